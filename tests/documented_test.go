@@ -35,7 +35,9 @@ var (
 	drawing   = regexp.MustCompile(`^ipwitness top\b`)
 	daemon    = regexp.MustCompile(`^ipwitness(?: (aggregator|run)|(-agent) --.*) `)
 	staying   = regexp.MustCompile(`^ipwitness ui\b| (-w|--watch)\b`)
-	comment   = regexp.MustCompile(`\s#.*$`)
+	// findsSomething are the commands whose exit code says what they found.
+	findsSomething = regexp.MustCompile(`--exit-code|^ipwitness status\b`)
+	comment        = regexp.MustCompile(`\s#.*$`)
 )
 
 // documentedHost is a host on which commands of the documentation run, with a directory for what
@@ -70,7 +72,7 @@ func (h *documentedHost) exits(line string) error {
 	if strings.Contains(line, " --at ") && strings.Contains(out, ", before the journal begins") {
 		return nil
 	}
-	if exit, is := errors.AsType[*exec.ExitError](err); is && strings.Contains(line, "--exit-code") && exit.ExitCode() > 1 {
+	if exit, is := errors.AsType[*exec.ExitError](err); is && findsSomething.MatchString(line) && exit.ExitCode() > 1 {
 		return nil
 	}
 	return err

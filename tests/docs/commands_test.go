@@ -21,7 +21,7 @@ var ran = map[string]string{
 // has no test, the reason for that.
 var elsewhere = []struct{ pages, command, evidence string }{
 	{"README.md", `^git clone `, "CI runs .ci/run in a fresh clone"},
-	{"README.md", `^bin/ipwitness owners`, "TestDocumentedCommandsRun"},
+	{"README.md", `^bin/ipwitness (owners|status)`, "TestDocumentedCommandsRun"},
 	{"docs/reference.md", `^source <\(ipwitness completion bash\)$`, "TestDocumentedCommandsRun"},
 	{"README.md|docs/install-linux.md", `^podman `, "TestTheContainerOfTheREADMEObservesTheHost"},
 	{"docs/install-kubernetes.md", `^docker (build|push) `, "needs a registry; TestImageEqualsTheDockerfiles builds the same file"},

@@ -295,6 +295,15 @@ func TestTablesAndPages(t *testing.T) {
 			}
 			return nil
 		},
+		"status": func(b *bytes.Buffer) error {
+			return WriteStatus(b, &Status{
+				Conflicts: conflicts(), Findings: findings(), Nodes: &pb.ListNodesResponse{Nodes: nodes, Kubernetes: live, Problems: []string{"the journal cannot be written"}},
+				Coverage: &pb.Coverage{Expected: 3, Heard: 2, SilentNodes: []string{"worker-3"}, Incomplete: true}, ReachesBackTo: at(30 * 24 * time.Hour),
+			}, piped, now)
+		},
+		"status-clear": func(b *bytes.Buffer) error {
+			return WriteStatus(b, &Status{Nodes: &pb.ListNodesResponse{Nodes: nodes[:1]}, Coverage: &pb.Coverage{Expected: 1, Heard: 1}}, piped, now)
+		},
 		"nodes": func(b *bytes.Buffer) error {
 			return Nodes(b, &pb.ListNodesResponse{Nodes: nodes, Kubernetes: stale}, piped, now)
 		},

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// A status exits with what is known, and says so in its first line.
+func TestStatus(t *testing.T) {
+	quiet := covered(everything, false)
+	quiet["/v1/findings"] = ok(&pb.ListFindingsResponse{Coverage: everything, Findings: []*pb.Finding{finding("a", "leaked", "10.0.0.8", pb.Finding_INFO)}})
+	known := covered(everything, false)
+	known["/v1/conflicts"] = ok(&pb.ListConflictsResponse{Coverage: everything, Conflicts: []*pb.Conflict{acknowledged("abc")}})
+	for _, test := range []struct {
+		name   string
+		server handler
+		code   int
+		first  string
+	}{
+		{"a conflict", covered(everything, true), 2, "1 address has more than one owner."},
+		{"a conflict, where not everything is seen", covered(oneSilent, true), 2, "1 address has more than one owner."},
+		{"one silent", covered(oneSilent, false), 3, "Nothing is known to be wrong, but not everything is seen."},
+		{"just started", covered(starting, false), 3, "Nothing is known to be wrong, but not everything is seen."},
+		{"a finding below WARNING", quiet, 0, "No address has two owners, and nothing needs attention."},
+		{"a conflict that is acknowledged", known, 0, "No address has two owners, and nothing needs attention."},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, history := range []bool{true, false} {
+				test.server["/v1/events"] = ok(&pb.ListEventsResponse{ReachesBackTo: ago(48 * time.Hour)})
+				want := "since "
+				if !history {
+					test.server["/v1/events"] = func(*http.Request) (int, string) {
+						return http.StatusBadRequest, `{"code":9,"message":"the aggregator records no history"}`
+					}
+					want = "none is kept"
+				}
+				c := serve(t, test.server)
+				c.run(t, test.code, "status")
+				if first, rest, _ := strings.Cut(c.stdout.String(), "\n"); first != test.first || !strings.Contains(rest, "History:   "+want) {
+					t.Errorf("got\n%s\nwant %q first, and a history: %q", &c.stdout, test.first, want)
+				}
+			}
+		})
+	}
+}
+
+// What cannot be asked is an error, not an all-clear.
+func TestAStatusWithoutAnAnswer(t *testing.T) {
+	for path := range covered(everything, false) {
+		if path != "/v1/nodes" && path != "/v1/conflicts" && path != "/v1/findings" {
+			continue
+		}
+		server := covered(everything, false)
+		server["/v1/events"] = ok(&pb.ListEventsResponse{})
+		server[path] = func(*http.Request) (int, string) { return http.StatusForbidden, `{"code":7,"message":"no"}` }
+		c := serve(t, server)
+		c.run(t, 1, "status")
+		if c.stdout.Len() > 0 || c.stderr.Len() == 0 {
+			t.Errorf("%s is refused: got %q, and on stderr %q", path, &c.stdout, &c.stderr)
+		}
+	}
+}
