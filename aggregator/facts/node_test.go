@@ -101,7 +101,7 @@ func TestNodesInOnePlaceArePublishedTogether(t *testing.T) {
 	}
 	s.wantHeard("another one comes", "changed n1", "changed n2", "lack n2#1", "names n2", "ranges n2")
 	b.leave()
-	s.wantHeard("it goes", "changed n1", "changed n2", "names n2")
+	s.wantHeard("it goes", "changed n1", "changed n2", "coverage", "names n2")
 }
 
 // A forgotten node leaves nothing behind, and its number is reused.

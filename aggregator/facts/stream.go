@@ -114,6 +114,7 @@ func (f *Facts) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches []
 			return
 		}
 		n.Peer = nil
+		f.coverageChanged() // its report is no longer awaited
 		if over = n.Rec.TimedOut; !over {
 			return
 		}

@@ -31,7 +31,7 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	a.leave()
 	s.wantNodes("it is silent", "n1 unheard claims=1")
 	s.wantJudged("it is silent", "10.0.0.1")
-	s.wantHeard("it is silent", "changed n1", "names n1")
+	s.wantHeard("it is silent", "changed n1", "coverage", "names n1")
 	if at := s.Ring(); at != s.now.Add(time.Minute) {
 		t.Errorf("got the next work at %d, want in a minute", at.Sub(s.now))
 	}

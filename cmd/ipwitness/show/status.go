@@ -76,7 +76,7 @@ func WriteStatus(w io.Writer, s *Status, layout Layout, now time.Time) error {
 		"Conflicts", tally(s.Conflicts, ConflictState),
 		"Findings", tally(s.Findings, func(f *pb.Finding) string { return f.GetSeverity().String() }),
 		"Nodes", tally(s.Nodes.GetNodes(), func(n *pb.Node) string { return n.GetState().String() }),
-		"Versions", tally(s.Nodes.GetNodes(), func(n *pb.Node) string { return "agents " + n.GetVersion() }),
+		"Agents", tally(s.Nodes.GetNodes(), (*pb.Node).GetVersion),
 		"Pools", s.nearlyFull(),
 		"Kube API", kubernetesState(s.Nodes.GetKubernetes()),
 		"History", cmp.Or(prefixed("since ", clockTo("15:04", s.ReachesBackTo, now)), "none is kept"),
