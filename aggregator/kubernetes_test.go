@@ -105,11 +105,11 @@ func (a *fakeAPI) set(typ string, object metav1.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	resource := "pods"
-	switch object.(type) {
+	switch object := object.(type) {
 	case *corev1.Node:
 		resource = "nodes"
 	case *unstructured.Unstructured:
-		resource = acknowledgementResource
+		resource = strings.ToLower(object.GetKind()) + "s"
 	}
 	a.version++
 	object.SetResourceVersion(fmt.Sprint(a.version))
@@ -134,7 +134,11 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case r.URL.Path == "/apis":
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}})
+		_ = json.NewEncoder(w).Encode(a.groups())
+		return
+	case r.URL.Path == "/apis/discovery.k8s.io/v1":
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "endpointslices"}}})
 		return
 	case strings.Contains(r.URL.Path, "/namespaces/witness/leases"):
 		a.takeLease(w, r)
@@ -159,9 +163,6 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		send("ADDED", o)
 	}
 	mark := &corev1.Pod{TypeMeta: kindOf(resource)}
-	if resource == "addressconflictacknowledgements" {
-		mark.TypeMeta = metav1.TypeMeta{Kind: "AddressConflictAcknowledgement", APIVersion: "ipwitness.io/v1alpha1"}
-	}
 	mark.ResourceVersion = fmt.Sprint(a.version)
 	mark.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 	a.mu.Unlock()
@@ -217,12 +218,40 @@ func decodeEvent(r *http.Request, e *corev1.Event) error {
 }
 
 func kindOf(resource string) metav1.TypeMeta {
-	kind := map[string]string{"pods": "Pod", "nodes": "Node", "services": "Service", "events": "Event", "leases": "Lease"}[resource]
-	version := "v1"
-	if kind == "Lease" {
-		version = "coordination.k8s.io/v1"
+	switch resource {
+	case acknowledgementResource:
+		return metav1.TypeMeta{Kind: "AddressConflictAcknowledgement", APIVersion: "ipwitness.io/v1alpha1"}
+	case "endpointslices":
+		return metav1.TypeMeta{Kind: "EndpointSlice", APIVersion: "discovery.k8s.io/v1"}
+	case "leases":
+		return metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"}
 	}
-	return metav1.TypeMeta{Kind: kind, APIVersion: version}
+	return metav1.TypeMeta{Kind: map[string]string{"pods": "Pod", "nodes": "Node", "services": "Service", "events": "Event"}[resource], APIVersion: "v1"}
+}
+
+// groups returns the API groups: that of EndpointSlices, if there has been one.
+func (a *fakeAPI) groups() (all metav1.APIGroupList) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.objects["endpointslices"] != nil {
+		all.Groups = []metav1.APIGroup{{Name: "discovery.k8s.io", Versions: []metav1.GroupVersionForDiscovery{{Version: "v1"}}}}
+	}
+	return all
+}
+
+// apiSlice returns an EndpointSlice of a Service, with an endpoint of a pod.
+func apiSlice(name, service, addr string, pod *corev1.Pod) *unstructured.Unstructured {
+	kind := kindOf("endpointslices")
+	return &unstructured.Unstructured{Object: map[string]any{
+		"kind": kind.Kind, "apiVersion": kind.APIVersion, "addressType": "IPv4",
+		"metadata": map[string]any{"namespace": "default", "name": name, "labels": map[string]any{
+			"kubernetes.io/service-name": service, "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+		}},
+		"endpoints": []any{map[string]any{
+			"addresses": []any{addr}, "conditions": map[string]any{"ready": true},
+			"targetRef": map[string]any{"kind": "Pod", "namespace": pod.Namespace, "name": pod.Name, "uid": string(pod.UID)},
+		}},
+	}}
 }
 
 // apiPod returns the API object of a pod of podVeth, created by Deployment web.

@@ -11,6 +11,7 @@ import (
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // entries returns the entries of some namespaces on cni0 for 10.244.0.7.
@@ -140,5 +141,44 @@ func TestQuestionsAboutAnAddressAreShared(t *testing.T) {
 		if asked != 1 {
 			t.Errorf("the agent was asked %d times, want once", asked)
 		}
+	})
+}
+
+func TestExplainNamesTheServicesThatSendToAnAddress(t *testing.T) {
+	api := newAPI(t)
+	a := apiPod("a", "n1", "10.244.0.7")
+	const services = 40
+	for i := range services {
+		api.set("ADDED", apiSlice(fmt.Sprintf("s%02d-x", i), fmt.Sprintf("s%02d", i), "10.244.0.7", a))
+	}
+	api.set("ADDED", apiSlice("other-x", "other", "10.244.0.8", a))
+	senders := func(kubeconfig string) *pb.Senders {
+		l := newLab(t, Config{Kubeconfig: kubeconfig})
+		l.dial().send(snapshot(hello("n1", 1), bridged(2, "a", "10.244.0.7"), bridged(3, "b", "10.244.0.7"))).sync()
+		var out *pb.ExplainResponse
+		wait.Until(t, "a conflict, with what is known of Services", func() bool {
+			var err error
+			if out, err = l.client.Explain(l.ctx, &pb.ExplainRequest{Address: "10.244.0.7", Senders: true}); err != nil {
+				t.Fatal(err)
+			}
+			return out.GetSenders() != nil && (kubeconfig == "off" || len(out.GetSenders().GetServices()) > 0)
+		})
+		return out.GetSenders()
+	}
+	unread := func(s *pb.Senders) bool {
+		return slices.ContainsFunc(s.GetUnseen(), func(u *pb.Senders_Unseen) bool { return u.GetReason() == pb.Senders_Unseen_SERVICES })
+	}
+	got := senders(api.kubeconfig())
+	if all := got.GetServices(); len(all) != 32 || all[0] != "default/s00" || all[31] != "default/s31" || got.GetServiceCount() != services || unread(got) {
+		t.Errorf("got %d of %d, %q, %v, want the first 32 of %d Services", len(all), got.GetServiceCount(), all, got.GetUnseen(), services)
+	}
+	if got := senders("off"); len(got.GetServices()) > 0 || unread(got) {
+		t.Errorf("without Kubernetes: got %v, want nothing about Services", got)
+	}
+	bare := newLab(t, Config{Kubeconfig: newAPI(t).kubeconfig()})
+	bare.dial().send(snapshot(hello("n1", 1), bridged(2, "a", "10.244.0.7"), bridged(3, "b", "10.244.0.7"))).sync()
+	wait.Until(t, "EndpointSlices are said not to be read", func() bool {
+		out, err := bare.client.Explain(bare.ctx, &pb.ExplainRequest{Address: "10.244.0.7", Senders: true})
+		return err == nil && unread(out.GetSenders()) && len(out.GetSenders().GetServices()) == 0
 	})
 }

@@ -53,6 +53,9 @@ type Objects struct {
 	Machine func(at Key) *Machine
 	// Devices returns the addresses of the devices of a pod, given by its UID. It is nil for IPAMs that know no devices.
 	Devices func(uid string) []DeviceAddress
+	// Endpoints returns the Services of which an address is an endpoint that gets packets, and whether that is known. It is
+	// nil for IPAMs that know no endpoints.
+	Endpoints func(a netip.Addr) (services []Key, known bool)
 	// Definition returns a NetworkAttachmentDefinition; nil if it is not known. It is nil for IPAMs that
 	// read no definitions.
 	Definition func(at Key) *Definition

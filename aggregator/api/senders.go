@@ -17,6 +17,8 @@ import (
 const (
 	// maxSenders limits the senders that are named for a receiver, and maxStrangers the receivers that are no owners.
 	maxSenders, maxStrangers = 32, 32
+	// maxServices limits the Services that are named.
+	maxServices = 32
 	// maxUnseen limits the nodes that are named for a reason.
 	maxUnseen = 32
 )
@@ -104,6 +106,16 @@ func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explan
 		total := func(r *pb.Senders_Receiver) uint32 { return r.GetInUse() + r.GetPermanent() + r.GetOld() }
 		return cmp.Or(-cmp.Compare(total(x), total(y)), strings.Compare(x.GetMac(), y.GetMac()), slices.Compare(x.GetOwners(), y.GetOwners()))
 	})
+	if s.Kubernetes != nil {
+		services, known := s.Kubernetes.ServicesTo(c.Address)
+		out.ServiceCount = uint32(len(services)) //nolint:gosec // few
+		for _, service := range services[:min(len(services), maxServices)] {
+			out.Services = append(out.Services, service.Namespace+"/"+service.Name)
+		}
+		if !known {
+			missed[pb.Senders_Unseen_SERVICES] = &pb.Senders_Unseen{}
+		}
+	}
 	out.Unseen = missed.all()
 	return out
 }

@@ -100,6 +100,7 @@ func newKubeProxy(p ipam.Publisher) *ipam.Objects {
 	return &ipam.Objects{
 		Resources:      []*ipam.Resource{r.resource, r.cidrs, kept},
 		ServiceChanged: r.publish,
+		Endpoints:      r.servicesTo,
 		ServerFlags: func(values []string) {
 			r.flags = values
 			r.publishFlags()
@@ -238,6 +239,19 @@ func (r *redirects) publish(at ipam.Key) {
 		delete(r.published, at)
 	}
 	r.Set(at, now, "")
+}
+
+// servicesTo returns the Services of which an address is an endpoint that gets packets, in order.
+func (r *redirects) servicesTo(a netip.Addr) (services []ipam.Key, known bool) {
+	for _, s := range r.slices.Records {
+		if slices.Contains(s.addresses, a) && !slices.Contains(services, s.service) {
+			services = append(services, s.service)
+		}
+	}
+	slices.SortFunc(services, func(x, y ipam.Key) int {
+		return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name))
+	})
+	return services, r.resource.Followed
 }
 
 // endpoints returns which endpoints a Service has, seen from one of its addresses.

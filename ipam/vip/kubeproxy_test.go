@@ -70,8 +70,22 @@ func TestServices(t *testing.T) {
 	if all := c.Problems(); len(all) != 1 || !strings.Contains(all[0], "10.0.0.x") {
 		t.Errorf("an endpoint that is no address: got problems %q, want one", all)
 	}
+	slice("web-1", "web", "[{addresses: [10.0.0.3]}, {addresses: [10.0.0.4], conditions: {ready: false}}]")
+	slice("web-3", "web", "[{addresses: [10.0.0.3]}]")
+	to := func(addr string) string { return fmt.Sprint(c.Endpoints(netip.MustParseAddr(addr))) }
+	if got := to("10.0.0.3"); got != "[{shop other} {shop web}] true" {
+		t.Errorf("Services with an endpoint: got %s", got)
+	}
+	if got := to("10.0.0.4"); got != "[] true" {
+		t.Errorf("Services with an endpoint that gets no packets: got %s", got)
+	}
+	c.Remove(vip.EndpointSlices, ipam.Key{Namespace: "shop", Name: "web-1"})
+	c.Remove(vip.EndpointSlices, ipam.Key{Namespace: "shop", Name: "web-3"})
 	c.Resource(vip.EndpointSlices).Followed = false
 	c.Settle()
+	if got := to("10.0.0.9"); got != "[] false" {
+		t.Errorf("EndpointSlices cannot be read: got %s", got)
+	}
 	want("EndpointSlices cannot be read", "10.96.0.7 shop/web "+cluster+" 80/TCP 0", "192.0.2.7 shop/web "+external+" 80/TCP 0")
 	c.PutService(&ipam.Service{Namespace: "shop", Name: "web", Ports: "80/TCP", Addresses: addresses(ingress + " 192.0.2.7")})
 	want("it has one address left", "192.0.2.7 shop/web "+ingress+" 80/TCP 0")

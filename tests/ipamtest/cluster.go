@@ -71,6 +71,9 @@ func (c *Cluster) Settle() {
 // ServerFlags sets the flags of API servers with the range of cluster IPs.
 func (c *Cluster) ServerFlags(values ...string) { c.objects.ServerFlags(values) }
 
+// Endpoints returns the Services of which an address is an endpoint, and whether that is known.
+func (c *Cluster) Endpoints(a netip.Addr) ([]ipam.Key, bool) { return c.objects.Endpoints(a) }
+
 // Check looks for inconsistencies that count only if they last.
 func (c *Cluster) Check() {
 	if c.objects.Check != nil {

@@ -50,6 +50,9 @@ func (p *page) senders(s *pb.Senders, owners []*pb.Owner) {
 	if routes {
 		p.item("  ", "A host also sends what it routes for others, whose tables have no entry.")
 	}
+	if len(s.GetServices()) > 0 {
+		p.item("  ", "Packets to these Services are sent to it as well, because it is their endpoint: "+counted(s.GetServices(), int(s.GetServiceCount()))+".")
+	}
 	var rows [][2]string
 	for _, u := range s.GetUnseen() {
 		text, n := notSeen[u.GetReason()], int(u.GetCount())
@@ -59,6 +62,9 @@ func (p *page) senders(s *pb.Senders, owners []*pb.Owner) {
 		rows = append(rows, [2]string{"node " + counted(u.GetNodes(), n), text})
 		if len(u.GetNodes()) == 0 {
 			rows[len(rows)-1][0] = "all nodes"
+		}
+		if u.GetReason() == pb.Senders_Unseen_SERVICES {
+			rows[len(rows)-1][0] = "Kubernetes"
 		}
 	}
 	p.items("Not looked at:", rows)
@@ -72,6 +78,7 @@ var notSeen = map[pb.Senders_Unseen_Reason]string{
 	pb.Senders_Unseen_NO_PROCESS:   "IPv4 entries from before the agent followed %d namespaces in which it sees no process",
 	pb.Senders_Unseen_TRUNCATED:    "entries above a limit of the agent or of the answer",
 	pb.Senders_Unseen_NOT_ASKED:    "not asked: too many nodes, or too many questions of one caller",
+	pb.Senders_Unseen_SERVICES:     "which Services have it as an endpoint, because EndpointSlices cannot be read",
 	pb.Senders_Unseen_BEFORE_START: "IPv6 entries of namespaces from before the agents followed them",
 }
 

@@ -235,7 +235,9 @@ func TestTablesAndPages(t *testing.T) {
 				{Reason: pb.Senders_Unseen_TRUNCATED, Nodes: []string{"worker-1"}, Count: 1},
 				{Reason: pb.Senders_Unseen_NOT_ASKED, Nodes: []string{"w1", "w2", "w3", "w4", "w5", "w6"}, Count: 900},
 				{Reason: pb.Senders_Unseen_BEFORE_START},
+				{Reason: pb.Senders_Unseen_SERVICES},
 			},
+			Services: []string{"shop/api", "shop/web"}, ServiceCount: 40,
 		},
 	}
 	silent := &pb.ExplainResponse{Address: "10.244.0.7", Summary: explained.GetSummary(), Owners: owners()[:2], Senders: &pb.Senders{}}

@@ -592,6 +592,8 @@ const (
 	Senders_Unseen_NOT_ASKED Senders_Unseen_Reason = 6
 	// IPv6 entries of namespaces from before the agents followed them.
 	Senders_Unseen_BEFORE_START Senders_Unseen_Reason = 7
+	// EndpointSlices, although the Kubernetes API is used: they cannot be read.
+	Senders_Unseen_SERVICES Senders_Unseen_Reason = 8
 )
 
 // Enum value maps for Senders_Unseen_Reason.
@@ -605,6 +607,7 @@ var (
 		5: "TRUNCATED",
 		6: "NOT_ASKED",
 		7: "BEFORE_START",
+		8: "SERVICES",
 	}
 	Senders_Unseen_Reason_value = map[string]int32{
 		"UNSPECIFIED":  0,
@@ -615,6 +618,7 @@ var (
 		"TRUNCATED":    5,
 		"NOT_ASKED":    6,
 		"BEFORE_START": 7,
+		"SERVICES":     8,
 	}
 )
 
@@ -2930,7 +2934,12 @@ type Senders struct {
 	// Hardware addresses, those with the most senders first.
 	Receivers []*Senders_Receiver `protobuf:"bytes,1,rep,name=receivers,proto3" json:"receivers,omitempty"`
 	// What was not looked at.
-	Unseen        []*Senders_Unseen `protobuf:"bytes,2,rep,name=unseen,proto3" json:"unseen,omitempty"`
+	Unseen []*Senders_Unseen `protobuf:"bytes,2,rep,name=unseen,proto3" json:"unseen,omitempty"`
+	// Services of which the address is an endpoint that gets packets, as NAMESPACE/NAME: at most 32. It is one by the
+	// address, whichever owner it was meant for.
+	Services []string `protobuf:"bytes,3,rep,name=services,proto3" json:"services,omitempty"`
+	// Number of these Services.
+	ServiceCount  uint32 `protobuf:"varint,4,opt,name=service_count,json=serviceCount,proto3" json:"service_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2977,6 +2986,20 @@ func (x *Senders) GetUnseen() []*Senders_Unseen {
 		return x.Unseen
 	}
 	return nil
+}
+
+func (x *Senders) GetServices() []string {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *Senders) GetServiceCount() uint32 {
+	if x != nil {
+		return x.ServiceCount
+	}
+	return 0
 }
 
 // Remembered is an earlier state of IPAM records, which cannot be observed again. The aggregator reads
@@ -4352,7 +4375,7 @@ type Senders_Unseen struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The reason.
 	Reason Senders_Unseen_Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=ipwitness.v1.Senders_Unseen_Reason" json:"reason,omitempty"`
-	// Names of the nodes, at most 32. None for BEFORE_START, which concerns all nodes.
+	// Names of the nodes, at most 32. None for BEFORE_START, which concerns all nodes, and for SERVICES.
 	Nodes []string `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// Number of nodes; for NO_PROCESS, of namespaces on them.
 	Count         uint32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
@@ -4860,10 +4883,12 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"\x06IN_USE\x10\x01\x12\r\n" +
 	"\tPERMANENT\x10\x02\x12\a\n" +
-	"\x03OLD\x10\x03\"\x9f\x06\n" +
+	"\x03OLD\x10\x03\"\xee\x06\n" +
 	"\aSenders\x12<\n" +
 	"\treceivers\x18\x01 \x03(\v2\x1e.ipwitness.v1.Senders.ReceiverR\treceivers\x124\n" +
-	"\x06unseen\x18\x02 \x03(\v2\x1c.ipwitness.v1.Senders.UnseenR\x06unseen\x1a\xe7\x01\n" +
+	"\x06unseen\x18\x02 \x03(\v2\x1c.ipwitness.v1.Senders.UnseenR\x06unseen\x12\x1a\n" +
+	"\bservices\x18\x03 \x03(\tR\bservices\x12#\n" +
+	"\rservice_count\x18\x04 \x01(\rR\fserviceCount\x1a\xe7\x01\n" +
 	"\bReceiver\x12\x10\n" +
 	"\x03mac\x18\x01 \x01(\tR\x03mac\x12\x16\n" +
 	"\x06owners\x18\x02 \x03(\rR\x06owners\x122\n" +
@@ -4877,11 +4902,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
 	"\tinterface\x18\x03 \x01(\tR\tinterface\x12\x14\n" +
 	"\x05netns\x18\x04 \x01(\tR\x05netns\x120\n" +
-	"\x05state\x18\x05 \x01(\x0e2\x1a.ipwitness.v1.Belief.StateR\x05state\x1a\xfc\x01\n" +
+	"\x05state\x18\x05 \x01(\x0e2\x1a.ipwitness.v1.Belief.StateR\x05state\x1a\x8a\x02\n" +
 	"\x06Unseen\x12;\n" +
 	"\x06reason\x18\x01 \x01(\x0e2#.ipwitness.v1.Senders.Unseen.ReasonR\x06reason\x12\x14\n" +
 	"\x05nodes\x18\x02 \x03(\tR\x05nodes\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\rR\x05count\"\x88\x01\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"\x96\x01\n" +
 	"\x06Reason\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tNO_ANSWER\x10\x01\x12\x10\n" +
@@ -4891,7 +4916,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"NO_PROCESS\x10\x04\x12\r\n" +
 	"\tTRUNCATED\x10\x05\x12\r\n" +
 	"\tNOT_ASKED\x10\x06\x12\x10\n" +
-	"\fBEFORE_START\x10\a\"\xef\x01\n" +
+	"\fBEFORE_START\x10\a\x12\f\n" +
+	"\bSERVICES\x10\b\"\xef\x01\n" +
 	"\n" +
 	"Remembered\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
