@@ -290,6 +290,13 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 		c.judge(b)
 		c.judgeInside(reach)
 	}
+	if len(what.Addresses) > 0 {
+		addrs := make([]index.Address, len(what.Addresses))
+		for i, a := range what.Addresses {
+			addrs[i] = index.AddressOf(a)
+		}
+		c.judge(c.facts.Touch(addrs))
+	}
 	if len(what.Networks) > 0 || len(what.Nodes) > 0 {
 		c.findings.RangesChanged(nil)
 	}

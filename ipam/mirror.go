@@ -1,12 +1,19 @@
 package ipam
 
 import (
+	"cmp"
 	"reflect"
+	"strings"
 	"unique"
 )
 
 // Key identifies an object among those of its kind.
 type Key struct{ Namespace, Name string }
+
+// Compare orders keys by namespace and name.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name))
+}
 
 // A Store holds what is kept of the objects of one resource. Its driver calls Reduce without a
 // lock, and the other methods under the lock that guards all stores. Only one feed writes a store.

@@ -53,9 +53,13 @@ type Objects struct {
 	Machine func(at Key) *Machine
 	// Devices returns the addresses of the devices of a pod, given by its UID. It is nil for IPAMs that know no devices.
 	Devices func(uid string) []DeviceAddress
-	// Endpoints returns the Services of which an address is an endpoint that gets packets, and whether that is known. It is
-	// nil for IPAMs that know no endpoints.
-	Endpoints func(a netip.Addr) (services []Key, known bool)
+	// Endpoints returns the endpoints with an address that get packets, and in order those among them for pods that do not
+	// have the address according to the API, unless another endpoint of their Service may rightly have it; and whether all
+	// are known. It is nil for IPAMs that know no endpoints.
+	Endpoints func(a netip.Addr) (all, former []Endpoint, known bool)
+	// PodsChanged is called after pods with these addresses have changed, and with none once all pods are known; nil if
+	// nothing has to be done.
+	PodsChanged func(addresses []netip.Addr)
 	// Definition returns a NetworkAttachmentDefinition; nil if it is not known. It is nil for IPAMs that
 	// read no definitions.
 	Definition func(at Key) *Definition
@@ -157,6 +161,10 @@ type Publisher interface {
 	DevicesChanged(uid string)
 	// DefinitionChanged records that a NetworkAttachmentDefinition has changed.
 	DefinitionChanged(at Key)
+	// PodHas reports whether a pod, given by its UID, has not ended and has an address, or whether that is not known yet.
+	PodHas(uid string, a netip.Addr) bool
+	// EndpointsChanged records that other endpoints with an address are for pods that do not have it.
+	EndpointsChanged(a netip.Addr)
 	// HasNode reports whether the cluster has a node with a name. known is false if the nodes of the
 	// cluster are not known.
 	HasNode(name string) (has, known bool)

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -136,6 +137,27 @@ func (r *Redirect) Clashes(other *Redirect) bool {
 
 // MorePorts is the end of the ports of a Service with more of them.
 const MorePorts = "..."
+
+// An Endpoint is an address to which nodes send packets for a Service, and the pod that it is meant for.
+type Endpoint struct {
+	// Service is the Service, and Slice is the name of the EndpointSlice, in the same namespace.
+	Service Key
+	Slice   string
+	// Manager is what maintains the EndpointSlice, according to its label; empty if it has none.
+	Manager string
+	// Pod is the pod that the endpoint names, with its UID; empty if it names none.
+	Pod Key
+	UID string
+}
+
+// EndpointController is the Manager of the EndpointSlices that Kubernetes itself makes for Services with a selector. It
+// makes a slice again that was deleted.
+const EndpointController = "endpointslice-controller.k8s.io"
+
+// Compare orders endpoints: those for one pod follow each other.
+func (e Endpoint) Compare(other Endpoint) int {
+	return cmp.Or(strings.Compare(e.UID, other.UID), e.Pod.Compare(other.Pod), e.Service.Compare(other.Service), strings.Compare(e.Slice, other.Slice), strings.Compare(e.Manager, other.Manager))
+}
 
 // Endpoints says which endpoints a Service has that get packets.
 type Endpoints uint8

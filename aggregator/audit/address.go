@@ -74,6 +74,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a.auditRefused()
 	a.auditReuse()
 	a.auditBeliefs()
+	a.auditEndpoints()
 	// A waiting finding is reported at once if another critical finding of the same pool and owner is already
 	// reported. Otherwise only the next audit of the same facts would report it.
 	for found := true; found; {

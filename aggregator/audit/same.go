@@ -17,7 +17,7 @@ func Same(a, b *verdict.Finding) bool {
 		return a.Pool.Same(b.Pool) && s.Use == t.Use && slices.EqualFunc(s.AtRisk, t.AtRisk, sameHeld)
 	}) &&
 		sameParts(a.Spoof, b.Spoof, func(a, b *verdict.Spoof) bool { return slices.Equal(a.MACs, b.MACs) }) &&
-		slices.EqualFunc(a.Beliefs, b.Beliefs, sameBelief) &&
+		slices.Equal(a.Endpoints, b.Endpoints) && slices.EqualFunc(a.Beliefs, b.Beliefs, sameBelief) &&
 		sameParts(a.Former, b.Former, func(a, b *verdict.Former) bool {
 			return a.Owner.ID == b.Owner.ID && a.Until == b.Until && a.Since == b.Since && a.Owner.Workload() == b.Owner.Workload()
 		}) &&

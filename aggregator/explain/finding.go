@@ -85,6 +85,8 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 		t.reused()
 	case verdict.FindingStaleBelief:
 		t.misled()
+	case verdict.FindingEndpointOfFormerOwner:
+		t.misdirected()
 	case verdict.FindingVIPHeldElsewhere:
 		t.heldElsewhere()
 	}
@@ -419,6 +421,39 @@ func (t *findingBuilder) misled() {
 				if one.Far != nil {
 					t.State("%s", scope{"far", one.Far.Name, "tunnel", one.Tunnel, "mac", one.MAC.String(), "on", one.Link.Node.Name + "/" + one.Link.Name}.text("stale-belief/through"))
 				}
+			}
+		})
+}
+
+// misdirected describes Services that send packets for a former pod to the pod that has its address now.
+func (t *findingBuilder) misdirected() {
+	var services []string
+	var slicesOf []advice.Action
+	controlled := false
+	for i := range t.f.Endpoints {
+		e := &t.f.Endpoints[i]
+		if name := e.Service.Namespace + "/" + e.Service.Name; !slices.Contains(services, name) {
+			services = append(services, name)
+		}
+		if i > 0 && t.f.Endpoints[i-1].Service == e.Service && t.f.Endpoints[i-1].Slice == e.Slice {
+			continue
+		}
+		step := "endpoint/other"
+		if e.Manager == ipam.EndpointController {
+			if step = "endpoint/made"; !controlled {
+				controlled, slicesOf = true, append(scope{}.steps("endpoint/controller"), slicesOf...)
+			}
+		}
+		slicesOf = append(slicesOf, t.scope("slicenamespace", e.Service.Namespace, "slice", e.Slice, "manager", e.Manager).steps(step)...)
+	}
+	e := &t.f.Endpoints[0]
+	t.add(t.f.Kind, "several", when(len(services) > 1, "yes"), "services", list(services), "formernamespace", e.Pod.Namespace, "formername", e.Pod.Name, "formeruid", e.UID,
+		"slices", slicesOf, "endpoints", func() {
+			for _, e := range t.f.Endpoints {
+				t.State("%s", scope{
+					"slice", e.Service.Namespace + "/" + e.Slice, "service", e.Service.Namespace + "/" + e.Service.Name, "address", t.f.Address,
+					"former", e.Pod.Namespace + "/" + e.Pod.Name, "uid", e.UID, "manager", e.Manager,
+				}.text("endpoint/listed"))
 			}
 		})
 }

@@ -339,6 +339,8 @@ func findings() map[string]verdict.Finding {
 		"stale-belief, permanent":                      believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryPermanent, false),
 		"stale-belief, IPv6":                           ofCard(believed(find(verdict.FindingStaleBelief, nil, "fd00::5", self("eth0", "")), holder(w, "node-b", "front-0", "eth0"), verdict.EntryInUse, true)),
 		"stale-belief, of a tunnel":                    tunnelled(believed(find(verdict.FindingStaleBelief, nil, "10.244.2.0", self("flannel.1", "vxlan")), self("flannel.1", "vxlan")[0], verdict.EntryPermanent, true)),
+		"endpoint-of-former-owner":                     misdirected(find(verdict.FindingEndpointOfFormerOwner, nil, "10.244.0.5", host), ipam.EndpointController, ipam.EndpointController),
+		"endpoint-of-former-owner, by others":          misdirected(find(verdict.FindingEndpointOfFormerOwner, nil, "10.244.0.5", host), "", "linkerd-failover.example"),
 		"ranges-overlap of a hotspot":                  straddling("cni0"),
 		"ranges-overlap of docker":                     straddling("docker0"),
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
@@ -417,6 +419,17 @@ func ofTwoControllers(w *verdicttest.Network) verdict.Finding {
 		Pool:       &verdict.Pool{Pool: ipam.Pool{IPAM: vip.MetalLB.Name, Traits: registry.Traits(vip.MetalLB.Name), Name: "services", State: ipam.Known}},
 		Allocation: ipam.Allocation{Address: f.Address, Node: "node-a", Purpose: "Service shop/web", Location: "servicel2statuses metallb-system/l2-x /status/node"},
 	})
+	return f
+}
+
+// misdirected adds an endpoint for the former pod with each manager of its slice.
+func misdirected(f verdict.Finding, managers ...string) verdict.Finding {
+	for i, manager := range managers {
+		f.Endpoints = append(f.Endpoints, ipam.Endpoint{
+			Service: ipam.Key{Namespace: "shop", Name: fmt.Sprint("web-", i)}, Slice: fmt.Sprint("web-", i, "-x7k2p"), Manager: manager,
+			Pod: ipam.Key{Namespace: "shop", Name: "cart-0"}, UID: "4203561e-1821-45b6-a68a-d4619be90320",
+		})
+	}
 	return f
 }
 

@@ -74,6 +74,7 @@ var findingRules = map[string]rule{
 	verdict.FindingOrphanedSandbox:       {"IpwitnessOrphanedSandbox", warning, 5 * time.Minute, 0},
 	verdict.FindingReusedTooSoon:         {"IpwitnessAddressReusedTooSoon", info, 0, 0},
 	verdict.FindingStaleBelief:           {"IpwitnessStaleBelief", critical, time.Minute, pb.Finding_CRITICAL},
+	verdict.FindingEndpointOfFormerOwner: {"IpwitnessEndpointOfFormerOwner", critical, time.Minute, 0},
 	verdict.FindingDuplicateNodeName:     {"IpwitnessDuplicateNodeName", warning, time.Minute, 0},
 }
 

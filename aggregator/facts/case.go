@@ -123,6 +123,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 	if f.Followed {
 		c.Unread = len(f.Unread()) > 0
 		c.InPodCIDR, c.PodsKnownUntil, c.OneTenant = f.Kubernetes.InPodCIDR(a), f.Kubernetes.KnownUntil(), f.Kubernetes.OneTenant()
+		c.Endpoints, c.EndpointsKnown = f.Kubernetes.FormerEndpoints(a)
 	}
 	for n, i := range f.claimsTo(key) {
 		c.Claims = append(c.Claims, b.claim(n, i))

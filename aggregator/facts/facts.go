@@ -17,6 +17,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // Kubernetes is the part of the Kubernetes API that facts depend on.
@@ -28,6 +29,7 @@ type Kubernetes interface {
 	InPodCIDROf(node string, a netip.Addr) bool
 	Internal(node string, a netip.Addr) bool
 	OneTenant() bool
+	FormerEndpoints(a netip.Addr) (former []ipam.Endpoint, known bool)
 	NodesCovered(reports func(name string) bool) (all, asked bool)
 }
 

@@ -275,6 +275,8 @@ func (k *api) KnownUntil() verdict.Stamp                          { return k.unt
 
 func (k *api) OneTenant() bool { return true }
 
+func (k *api) FormerEndpoints(netip.Addr) ([]ipam.Endpoint, bool) { return nil, true }
+
 func (k *api) InPodCIDR(a netip.Addr) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(k.cidrs)), func(p netip.Prefix) bool { return p.Contains(a) })
 }

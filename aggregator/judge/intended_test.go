@@ -10,6 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -48,6 +49,7 @@ func (c cluster) PodNamed(string, string) *verdict.PodObject            { return
 func (cluster) KnownUntil() verdict.Stamp                               { return 0 }
 func (cluster) InPodCIDR(netip.Addr) bool                               { return false }
 func (cluster) OneTenant() bool                                         { return false }
+func (cluster) FormerEndpoints(netip.Addr) ([]ipam.Endpoint, bool)      { return nil, true }
 func (cluster) Internal(string, netip.Addr) bool                        { return false }
 func (cluster) InPodCIDROf(string, netip.Addr) bool                     { return false }
 func (cluster) NodesCovered(func(string) bool) (all, asked bool)        { return true, true }

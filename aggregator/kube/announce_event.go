@@ -203,5 +203,6 @@ var findingReasons = map[string]string{
 	verdict.FindingIPAMUnreadable:        "IPAMUnreadable",
 	verdict.FindingPoolExhaustion:        "IPAMPoolExhaustion",
 	verdict.FindingStaleBelief:           "AddressBelievedElsewhere",
+	verdict.FindingEndpointOfFormerOwner: "AddressOfFormerEndpoint",
 	verdict.FindingDuplicateNodeName:     "DuplicateNodeName",
 }

@@ -238,7 +238,11 @@ func (c *Cluster) assess() {
 	}
 	c.queueLog(slog.LevelInfo, "state of the Kubernetes API", "state", state.String(), "before", h.state.String(),
 		"server", c.clients.server, "pods", len(c.pods.Records), "nodes", len(c.nodes.Records))
+	synced := h.state == pb.Kubernetes_SYNCING
 	h.state, h.since = state, time.Now()
+	if synced {
+		c.podsChanged(nil)
+	}
 	for _, m := range c.ipams {
 		m.assess()
 	}

@@ -79,6 +79,8 @@ type Changes struct {
 	// awaited after the start, Unreadable if they cannot be read. podips.IPAM.Name also stands for everything else that
 	// is read.
 	Records map[string]ipam.State
+	// Addresses are those for which the result of FormerEndpoints changed.
+	Addresses []netip.Addr
 	// Acknowledgements means that the result of Acknowledgements changed.
 	Acknowledgements bool
 }

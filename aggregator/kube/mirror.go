@@ -112,6 +112,7 @@ type pending struct {
 	pods                    map[PodKey]struct{}
 	networks                map[netip.Prefix]struct{}
 	nodes, related          map[string]struct{}
+	addresses               map[netip.Addr]struct{}
 	// ipam has the last change of each pool and allocation, at the position of the first one: a pool that the
 	// subscriber does not know precedes its allocations. position has these positions.
 	ipam     []IPAMChange
@@ -128,7 +129,8 @@ type ipamKey struct {
 func newPending() pending {
 	return pending{
 		pods: make(map[PodKey]struct{}), networks: make(map[netip.Prefix]struct{}), nodes: make(map[string]struct{}), related: make(map[string]struct{}),
-		position: make(map[ipamKey]int),
+		addresses: make(map[netip.Addr]struct{}),
+		position:  make(map[ipamKey]int),
 	}
 }
 
@@ -195,6 +197,7 @@ func (c *Cluster) take() (changes Changes, any bool) {
 	changes = Changes{
 		Pods: slices.Collect(maps.Keys(p.pods)), Networks: slices.Collect(maps.Keys(p.networks)), State: p.state,
 		Nodes: slices.Sorted(maps.Keys(p.nodes)), Related: slices.Sorted(maps.Keys(p.related)), IPAM: p.ipam, Records: records, Acknowledgements: p.acknowledgements,
+		Addresses: slices.Collect(maps.Keys(p.addresses)),
 	}
 	return changes, !reflect.ValueOf(changes).IsZero()
 }

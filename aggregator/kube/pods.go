@@ -66,6 +66,14 @@ func (r *podRecord) Pod() podips.Pod {
 	}
 }
 
+// addresses returns the addresses of a pod; none for nil.
+func (r *podRecord) addresses() []netip.Addr {
+	if r == nil {
+		return nil
+	}
+	return r.IPs
+}
+
 // shared returns the addresses of a pod in the network that all pods share. Pods of different tenants
 // may have the same addresses.
 func (r *podRecord) shared() []netip.Addr {
@@ -302,6 +310,9 @@ func (p *pods) changed(before, after *podRecord) {
 			break
 		}
 		p.cluster.problem(unreadProblem, text)
+	}
+	if all := slices.Concat(before.addresses(), after.addresses()); changed && len(all) > 0 {
+		p.cluster.podsChanged(all)
 	}
 	p.cluster.addresses.Changed(before, after)
 	for _, r := range []*podRecord{before, after} {

@@ -116,18 +116,6 @@ func (c *Cluster) addressResults(about subject) []ranked {
 	return all
 }
 
-// ServicesTo returns the Services of which an address is an endpoint that gets packets, in order, and whether that is known.
-func (c *Cluster) ServicesTo(a netip.Addr) (services []ipam.Key, known bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, m := range c.ipams {
-		if m.objects.Endpoints != nil {
-			return m.objects.Endpoints(a)
-		}
-	}
-	return nil, false
-}
-
 // leaseResults returns the holder of a lease on addresses.
 func (c *Cluster) leaseResults(name, of string) []ranked {
 	l := c.leases.of(name)

@@ -12,6 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/vip"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -94,6 +95,8 @@ func needs(f *verdict.Finding, ipam string) bool {
 	switch {
 	case f.Kind == verdict.FindingPodCIDROverlap, f.Kind == verdict.FindingRangesOverlap: // of any pools and nodes
 		return true
+	case f.Kind == verdict.FindingEndpointOfFormerOwner:
+		return ipam == podips.IPAM.Name || ipam == vip.KubeProxy.Name
 	case ipam == podips.IPAM.Name && (f.Kind == verdict.FindingOrphanedSandbox || f.Kind == verdict.FindingIntendedNotObserved):
 		return true
 	}

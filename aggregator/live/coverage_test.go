@@ -32,6 +32,7 @@ func TestAFindingAwaitsOnlyTheRecordsThatItNeeds(t *testing.T) {
 		"frames":                     {verdict.Finding{Kind: verdict.FindingAddressSpoofed, Owners: owners}, false, false, false},
 		"a pod":                      {verdict.Finding{Kind: verdict.FindingOrphanedSandbox, Owners: owners}, true, false, false},
 		"a pod with a free address":  {verdict.Finding{Kind: verdict.FindingOrphanedSandbox, Pool: cluster, Owners: owners}, true, true, false},
+		"an endpoint":                {verdict.Finding{Kind: verdict.FindingEndpointOfFormerOwner, Owners: owners}, true, false, false},
 		"ranges":                     {verdict.Finding{Kind: verdict.FindingRangesOverlap, Overlap: &verdict.Overlap{Nodes: []string{"n1"}}}, true, true, true},
 		"no node":                    {verdict.Finding{Kind: verdict.FindingPoolExhaustion, Pool: cluster}, true, true, true},
 	} {

@@ -41,6 +41,11 @@ func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
 		}
 	}
 	out.Beliefs = each(a.Beliefs, s.belief)
+	out.Endpoints = each(a.Endpoints, func(e ipam.Endpoint) *pb.Endpoint {
+		return &pb.Endpoint{
+			Namespace: e.Service.Namespace, Service: e.Service.Name, Slice: e.Slice, Manager: e.Manager, PodNamespace: e.Pod.Namespace, Pod: e.Pod.Name, Uid: e.UID,
+		}
+	})
 	out.Memory = memory(a.Past, []*verdict.Pool{a.Pool})
 	var use verdict.PoolUse
 	if p := s.Facts.Pool(a.Pool); p != nil {

@@ -3,6 +3,8 @@ package verdict
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // A Case is everything that the judgement of one address needs. It is a value: it does not change
@@ -33,6 +35,9 @@ type Case struct {
 	// Beliefs are the hardware addresses to which others send packets for the address, as far as the claims of their node do
 	// not bear them out.
 	Beliefs []Belief
+	// Endpoints are endpoints of Services with the address that get packets, for pods that do not have the address according
+	// to the Kubernetes API, in order.
+	Endpoints []ipam.Endpoint
 	// Stitches are the evidence that the links of the claims' domains are one. They are needed for
 	// explanations only.
 	Stitches []Stitch
@@ -75,6 +80,8 @@ type Sight struct {
 	// PodsKnownUntil is the time until which the facts about pods are complete: pods that were
 	// created later may be missing. It is 0 if the API is not followed.
 	PodsKnownUntil Stamp
+	// EndpointsKnown is set if Endpoints are all that there are.
+	EndpointsKnown bool
 	// Incomplete is set if some nodes are not observed. The absence of an owner then proves
 	// nothing. Awaited is set if reports of agents or records of IPAMs are awaited, so that nothing is
 	// certain yet. Both are needed for explanations only.

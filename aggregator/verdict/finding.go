@@ -52,6 +52,8 @@ const (
 	FindingReusedTooSoon = "reused-too-soon"
 	// FindingStaleBelief: namespaces send packets for the address to a hardware address that no owner of it has.
 	FindingStaleBelief = "stale-belief"
+	// FindingEndpointOfFormerOwner: a Service sends packets for a pod that no longer has the address to another pod, which has it.
+	FindingEndpointOfFormerOwner = "endpoint-of-former-owner"
 	// FindingDuplicateNodeName: two nodes have the same name.
 	FindingDuplicateNodeName = "duplicate-node-name"
 )
@@ -98,6 +100,8 @@ type Finding struct {
 	Former *Former
 	// Beliefs are those of the namespaces that send packets elsewhere (stale-belief).
 	Beliefs []Belief
+	// Endpoints are those of Services for the pod that had the address before (endpoint-of-former-owner).
+	Endpoints []ipam.Endpoint
 	// Namesakes are the nodes with the same name (duplicate-node-name).
 	Namesakes *Namesakes
 	// Since is when the problem began, by the aggregator's clock.
@@ -278,7 +282,7 @@ func (s *Spoof) Merge(other *Spoof) {
 func FindingKinds() []string {
 	return []string{
 		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingVIPHeldElsewhere,
-		FindingAnsweredByAnother, FindingStaleBelief, FindingPodCIDROverlap,
+		FindingAnsweredByAnother, FindingStaleBelief, FindingEndpointOfFormerOwner, FindingPodCIDROverlap,
 		FindingRangesOverlap, FindingIPAMUnreadable, FindingIntendedNotObserved, FindingOrphanedSandbox, FindingPoolExhaustion, FindingLeaked,
 		FindingReusedTooSoon, FindingSharedAddressAnswered, FindingDuplicateNodeName,
 	}

@@ -48,13 +48,18 @@ var KubeProxy = ipam.IPAM{
 	Repair:  ipam.Repair{Texts: ipam.ReadTexts("vip/kubeproxy.txt")},
 }
 
-// serviceLabel is the label of an EndpointSlice with the name of its Service.
-const serviceLabel = "kubernetes.io/service-name"
+// The labels of an EndpointSlice with the name of its Service, and of what maintains it.
+const (
+	serviceLabel = "kubernetes.io/service-name"
+	managerLabel = "endpointslice.kubernetes.io/managed-by"
+)
 
 // endpointSlice is the record of an EndpointSlice: the addresses of endpoints that get packets.
 type endpointSlice struct {
 	service   ipam.Key
 	addresses []netip.Addr
+	// endpoints are those with these addresses.
+	endpoints []ipam.Endpoint
 }
 
 // redirects publishes the addresses of Services.
@@ -68,6 +73,8 @@ type redirects struct {
 	flags []string
 	// of has the EndpointSlices of each Service.
 	of map[ipam.Key][]ipam.Key
+	// at has the endpoints with each address. former has those for pods that do not have it, where there are any.
+	at, former map[netip.Addr][]ipam.Endpoint
 	// published has what was published of each Service.
 	published map[ipam.Key][]ipam.Allocation
 	// followed is set if the published allocations are those of EndpointSlices that are followed.
@@ -77,11 +84,12 @@ type redirects struct {
 func newKubeProxy(p ipam.Publisher) *ipam.Objects {
 	r := &redirects{
 		Assignments: ipam.NewAssignments(p, "services"), of: make(map[ipam.Key][]ipam.Key), published: make(map[ipam.Key][]ipam.Allocation),
+		at: make(map[netip.Addr][]ipam.Endpoint), former: make(map[netip.Addr][]ipam.Endpoint),
 	}
 	r.slices = ipam.Mirror[*ipam.Object, endpointSlice]{
 		Parse: readEndpointSlice, Unread: &ipam.Unread{Publisher: p, Kind: EndpointSlices}, Changed: r.changed,
 	}
-	r.resource = &ipam.Resource{Kind: EndpointSlices, Role: ipam.Extra, Store: &r.slices, Lost: "whether Services have endpoints is unknown"}
+	r.resource = &ipam.Resource{Kind: EndpointSlices, Role: ipam.Extra, Store: &r.slices, Lost: "whether Services have endpoints, and which of these are for former owners, is unknown"}
 	ranges := ipam.NewServiceRanges(p, ServiceCIDRs, ipam.ClusterIP, readServiceCIDR, func() (all []ipam.Range) {
 		for _, a := range r.kept.Records {
 			all = append(all, *a)
@@ -100,7 +108,15 @@ func newKubeProxy(p ipam.Publisher) *ipam.Objects {
 	return &ipam.Objects{
 		Resources:      []*ipam.Resource{r.resource, r.cidrs, kept},
 		ServiceChanged: r.publish,
-		Endpoints:      r.servicesTo,
+		Endpoints: func(a netip.Addr) (all, former []ipam.Endpoint, known bool) {
+			return r.at[a], r.former[a], r.resource.Followed
+		},
+		PodsChanged: func(addresses []netip.Addr) {
+			if len(addresses) == 0 {
+				addresses = slices.Collect(maps.Keys(r.at))
+			}
+			r.review(addresses...)
+		},
 		ServerFlags: func(values []string) {
 			r.flags = values
 			r.publishFlags()
@@ -172,6 +188,9 @@ func readEndpointSlice(o *ipam.Object) (at ipam.Key, _ *endpointSlice, problem s
 			Ready   *bool `json:"ready"`
 			Serving *bool `json:"serving"`
 		} `json:"conditions"`
+		TargetRef struct {
+			Kind, Namespace, Name, UID string
+		} `json:"targetRef"`
 	}
 	if err := ipam.Part(o.Endpoints, "endpoints", &endpoints); err != nil {
 		return at, nil, o.Invalid(EndpointSlices.Name, err.Error())
@@ -182,13 +201,17 @@ func readEndpointSlice(o *ipam.Object) (at ipam.Key, _ *endpointSlice, problem s
 		if ready, serving := e.Conditions.Ready, e.Conditions.Serving; ready != nil && !*ready && (serving == nil || !*serving) {
 			continue
 		}
+		to := ipam.Endpoint{Service: r.service, Slice: at.Name, Manager: ipam.Interned(o.Labels[managerLabel])}
+		if ref := e.TargetRef; ref.Kind == "Pod" {
+			to.Pod, to.UID = ipam.Key{Namespace: ipam.Interned(ref.Namespace), Name: ref.Name}, ref.UID
+		}
 		for _, text := range e.Addresses {
 			a, err := ipam.ParseAddress(text)
 			if err != nil {
 				problem = o.Invalid(EndpointSlices.Name, "it has the endpoint "+text+", which is no address")
 				continue
 			}
-			r.addresses = append(r.addresses, a)
+			r.addresses, r.endpoints = append(r.addresses, a), append(r.endpoints, to)
 		}
 	}
 	if len(r.addresses) == 0 && problem == "" {
@@ -199,6 +222,7 @@ func readEndpointSlice(o *ipam.Object) (at ipam.Key, _ *endpointSlice, problem s
 
 // changed updates the EndpointSlices of Services, and publishes these.
 func (r *redirects) changed(at ipam.Key, before, after *endpointSlice) {
+	r.locate(at, before, after)
 	if before != nil && (after == nil || before.service != after.service) {
 		if rest := slices.DeleteFunc(r.of[before.service], func(other ipam.Key) bool { return other == at }); len(rest) > 0 {
 			r.of[before.service] = rest
@@ -241,17 +265,44 @@ func (r *redirects) publish(at ipam.Key) {
 	r.Set(at, now, "")
 }
 
-// servicesTo returns the Services of which an address is an endpoint that gets packets, in order.
-func (r *redirects) servicesTo(a netip.Addr) (services []ipam.Key, known bool) {
-	for _, s := range r.slices.Records {
-		if slices.Contains(s.addresses, a) && !slices.Contains(services, s.service) {
-			services = append(services, s.service)
+// locate updates the endpoints with each address of an EndpointSlice.
+func (r *redirects) locate(slice ipam.Key, before, after *endpointSlice) {
+	before, after = cmp.Or(before, &endpointSlice{}), cmp.Or(after, &endpointSlice{})
+	for _, a := range before.addresses {
+		r.at[a] = slices.DeleteFunc(r.at[a], func(e ipam.Endpoint) bool {
+			return e.Slice == slice.Name && e.Service.Namespace == slice.Namespace
+		})
+		if len(r.at[a]) == 0 {
+			delete(r.at, a)
 		}
 	}
-	slices.SortFunc(services, func(x, y ipam.Key) int {
-		return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name))
-	})
-	return services, r.resource.Followed
+	for i, a := range after.addresses {
+		r.at[a] = append(r.at[a], after.endpoints[i])
+	}
+	r.review(before.addresses...)
+	r.review(after.addresses...)
+}
+
+// review compares the endpoints with addresses with the pods that have them.
+func (r *redirects) review(addresses ...netip.Addr) {
+	for _, a := range addresses {
+		var now []ipam.Endpoint
+		for _, e := range r.at[a] {
+			if e.UID != "" && !r.PodHas(e.UID, a) && !slices.ContainsFunc(r.at[a], func(other ipam.Endpoint) bool {
+				return other.Service == e.Service && (other.UID == "" || r.PodHas(other.UID, a))
+			}) {
+				now = append(now, e)
+			}
+		}
+		slices.SortFunc(now, ipam.Endpoint.Compare)
+		if slices.Equal(now, r.former[a]) {
+			continue
+		}
+		if r.former[a] = now; len(now) == 0 {
+			delete(r.former, a)
+		}
+		r.EndpointsChanged(a)
+	}
 }
 
 // endpoints returns which endpoints a Service has, seen from one of its addresses.

@@ -72,8 +72,15 @@ func TestServices(t *testing.T) {
 	}
 	slice("web-1", "web", "[{addresses: [10.0.0.3]}, {addresses: [10.0.0.4], conditions: {ready: false}}]")
 	slice("web-3", "web", "[{addresses: [10.0.0.3]}]")
-	to := func(addr string) string { return fmt.Sprint(c.Endpoints(netip.MustParseAddr(addr))) }
-	if got := to("10.0.0.3"); got != "[{shop other} {shop web}] true" {
+	to := func(addr string) string {
+		all, _, known := c.Endpoints(netip.MustParseAddr(addr))
+		var services []ipam.Key
+		for _, e := range all {
+			services = append(services, e.Service)
+		}
+		return fmt.Sprint(services, " ", known)
+	}
+	if got := to("10.0.0.3"); got != "[{shop other} {shop web} {shop web}] true" {
 		t.Errorf("Services with an endpoint: got %s", got)
 	}
 	if got := to("10.0.0.4"); got != "[] true" {
@@ -95,6 +102,72 @@ func TestServices(t *testing.T) {
 	}
 	c.PutService(&ipam.Service{Namespace: "shop", Name: "web"})
 	want("it has none")
+}
+
+// An endpoint is that of a former pod if the API has no such pod with its address, and no other pod of the Service has it.
+func TestEndpointsOfFormerPods(t *testing.T) {
+	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	c := ipamtest.New(t, &vip.KubeProxy, vip.EndpointSlices)
+	want := func(when string, known bool, want ...string) {
+		t.Helper()
+		var got []string
+		_, former, is := c.Endpoints(a)
+		for _, e := range former {
+			got = append(got, fmt.Sprint(e.UID, " ", e.Pod.Name, " ", e.Service.Name, "/", e.Slice, " ", e.Manager))
+		}
+		if !slices.Equal(got, want) || is != known {
+			t.Errorf("%s: got %q, known %t, want %q, known %t", when, got, is, want, known)
+		}
+	}
+	slice := func(name, of, more, endpoints string) {
+		c.Apply(vip.EndpointSlices, "metadata: {namespace: shop, name: "+name+", labels: {kubernetes.io/service-name: "+of+more+"}}\naddressType: IPv4\nendpoints: ["+endpoints+"]")
+	}
+	endpoint := func(uid, more string) string {
+		return "{addresses: [10.0.0.1]" + more + ", targetRef: {kind: Pod, namespace: shop, name: " + uid + "-0, uid: " + uid + "}}"
+	}
+	const byKubernetes = ", endpointslice.kubernetes.io/managed-by: " + ipam.EndpointController
+	c.SetPod("u", a)
+	slice("web-1", "web", byKubernetes, endpoint("u", ""))
+	if want("the pod has it", true); len(c.Misdirected) > 0 {
+		t.Errorf("got changes of %v in a healthy cluster, want none", c.Misdirected)
+	}
+	const former = "u u-0 web/web-1 " + ipam.EndpointController
+	c.SetPod("u", netip.Addr{})
+	want("the pod has ended", true, former)
+	if !slices.Equal(c.Misdirected, []netip.Addr{a}) {
+		t.Errorf("got changes of %v, want one of %s", c.Misdirected, a)
+	}
+	c.SetPod("u", a)
+	want("it has it again", true)
+	c.SetPod("u", b)
+	want("it has another address", true, former)
+	slice("db-1", "db", "", endpoint("u", ""))
+	want("an endpoint of another Service, by nobody known", true, "u u-0 db/db-1 ", former)
+	slice("db-1", "db", "", endpoint("x", ""))
+	want("an endpoint of another pod", true, former, "x x-0 db/db-1 ")
+	c.SetPod("x", a)
+	want("the other pod has the address, for another Service", true, former)
+	slice("db-1", "web", "", endpoint("x", ""))
+	want("the other pod has the address, for the same Service", true)
+	slice("db-1", "web", "", endpoint("x", ", conditions: {ready: false}"))
+	want("but it is not ready", true, former)
+	slice("db-1", "web", "", "{addresses: [10.0.0.1]}")
+	want("an endpoint of the Service for the address itself", true)
+	c.Remove(vip.EndpointSlices, ipam.Key{Namespace: "shop", Name: "db-1"})
+	want("it is gone", true, former)
+	slice("web-1", "web", byKubernetes, endpoint("u", ", conditions: {ready: false, serving: true}"))
+	want("it terminates", true, former)
+	for _, silent := range []string{
+		endpoint("u", ", conditions: {ready: false}"), endpoint("u", ", conditions: {ready: false, serving: false}"), "{addresses: [10.0.0.1]}",
+		"{addresses: [10.0.0.1], targetRef: {kind: Node, name: n1, uid: u}}", "{addresses: [10.0.0.1], targetRef: {kind: Pod, namespace: shop, name: u-0}}",
+	} {
+		slice("web-1", "web", byKubernetes, silent)
+		want(silent, true)
+	}
+	slice("web-1", "web", byKubernetes, endpoint("u", ""))
+	c.Resource(vip.EndpointSlices).Followed = false
+	c.Settle()
+	want("EndpointSlices cannot be read any more", false, former)
 }
 
 // The ranges of cluster IPs are those of ServiceCIDRs, or else in the flags of API servers.

@@ -67,7 +67,7 @@ var incidents = []incident{
 	{[]string{"apache/cloudstack#11710"}, "Two routers are keepalived masters.", ""},
 	{[]string{"systemd/systemd#39460", "systemd/systemd#43721"}, "systemd-networkd detects a duplicate of its leased address and sends no DHCPDECLINE.", ""},
 	{[]string{"weaveworks/scope#2198"}, "The bridge of a node has the address of a pod, which took three days to find.", ""},
-	{[]string{"kubernetes/kubernetes#109414", "kubernetes/kubernetes#135593"}, "An address is reused while the object of its former pod exists, and an endpoint leads to the wrong pod.", "At each time, one pod has the address. That an EndpointSlice still lists it for another pod is not a duplicate."},
+	{[]string{"kubernetes/kubernetes#109414", "kubernetes/kubernetes#135593"}, "An address is reused while the object of its former pod exists, and an endpoint leads to the wrong pod.", ""},
 	{[]string{"kubernetes/kubernetes#127410", "kubernetes/kubernetes#75290", "kubernetes/kubernetes#93175"}, "A Service has the address of a node as its external IP, and the other nodes answer for it.", ""},
 	{[]string{"threefoldtech/zos#544", "acassen/keepalived#1507"}, "A host with proxy_arp answers for all hosts of a LAN that it has no route to.", ""},
 	{[]string{"cilium/cilium#36817"}, "The guest agent of a cloud adds a local route for the range of the pods, and the node keeps their packets.", ""},

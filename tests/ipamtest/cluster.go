@@ -32,6 +32,8 @@ type Cluster struct {
 
 	// Pods are the UIDs that DevicesChanged was called with.
 	Pods []string
+	// Misdirected are the addresses that EndpointsChanged was called with.
+	Misdirected []netip.Addr
 
 	t         testing.TB
 	name      string // of the IPAM
@@ -39,6 +41,7 @@ type Cluster struct {
 	listed    map[ipam.Kind]map[ipam.Key]*ipam.Object
 	used      bool
 	published int
+	running   map[string]netip.Addr // the addresses of pods by UID
 
 	pools       map[string]*ipam.Pool
 	unread      map[ipam.Kind]*ipam.Pool
@@ -50,7 +53,7 @@ type Cluster struct {
 func New(t testing.TB, m *ipam.IPAM, kinds ...ipam.Kind) *Cluster {
 	c := &Cluster{
 		t: t, name: m.Name, listed: make(map[ipam.Kind]map[ipam.Key]*ipam.Object),
-		pools: make(map[string]*ipam.Pool), unread: make(map[ipam.Kind]*ipam.Pool), allocations: make(map[string]ipam.Allocation), times: make(map[string]int64),
+		pools: make(map[string]*ipam.Pool), unread: make(map[ipam.Kind]*ipam.Pool), allocations: make(map[string]ipam.Allocation), times: make(map[string]int64), running: make(map[string]netip.Addr),
 	}
 	c.objects = m.Objects(c)
 	for _, r := range c.objects.Resources {
@@ -71,8 +74,23 @@ func (c *Cluster) Settle() {
 // ServerFlags sets the flags of API servers with the range of cluster IPs.
 func (c *Cluster) ServerFlags(values ...string) { c.objects.ServerFlags(values) }
 
-// Endpoints returns the Services of which an address is an endpoint, and whether that is known.
-func (c *Cluster) Endpoints(a netip.Addr) ([]ipam.Key, bool) { return c.objects.Endpoints(a) }
+// Endpoints returns the endpoints with an address, those among them for pods that do not have it, and whether they are known.
+func (c *Cluster) Endpoints(a netip.Addr) (all, former []ipam.Endpoint, known bool) {
+	return c.objects.Endpoints(a)
+}
+
+// SetPod sets the address of a pod, given by its UID; an invalid one if it does not run.
+func (c *Cluster) SetPod(uid string, a netip.Addr) {
+	was := c.running[uid]
+	c.running[uid] = a
+	c.objects.PodsChanged(slices.DeleteFunc([]netip.Addr{was, a}, func(a netip.Addr) bool { return !a.IsValid() }))
+}
+
+// PodHas implements ipam.Publisher.
+func (c *Cluster) PodHas(uid string, a netip.Addr) bool { return c.running[uid] == a }
+
+// EndpointsChanged implements ipam.Publisher.
+func (c *Cluster) EndpointsChanged(a netip.Addr) { c.Misdirected = append(c.Misdirected, a) }
 
 // Check looks for inconsistencies that count only if they last.
 func (c *Cluster) Check() {

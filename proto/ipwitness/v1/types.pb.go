@@ -569,7 +569,7 @@ func (x Belief_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Belief_State.Descriptor instead.
 func (Belief_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
 }
 
 // Reason is why it was not.
@@ -646,7 +646,7 @@ func (x Senders_Unseen_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Senders_Unseen_Reason.Descriptor instead.
 func (Senders_Unseen_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 2, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 2, 0}
 }
 
 // State says how far the allocations of a pool are known.
@@ -711,7 +711,7 @@ func (x Pool_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pool_State.Descriptor instead.
 func (Pool_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
 }
 
 // State is the state of the agent's connection.
@@ -764,7 +764,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24, 0}
 }
 
 // State says how far the fleet knows the present of a cluster.
@@ -821,7 +821,7 @@ func (x Cluster_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cluster_State.Descriptor instead.
 func (Cluster_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25, 0}
 }
 
 // Unknown is the reason why the set of expected nodes may be incomplete.
@@ -878,7 +878,7 @@ func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Coverage_Unknown.Descriptor instead.
 func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{27, 0}
 }
 
 // What is awaited.
@@ -941,7 +941,7 @@ func (x Awaited_What) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Awaited_What.Descriptor instead.
 func (Awaited_What) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{27, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // Workload identifies the workload that an owner belongs to.
@@ -2603,7 +2603,8 @@ type Finding struct {
 	// Kind of the finding: in-use-unallocated, booked-elsewhere, leaked, pod-cidr-overlap,
 	// ranges-overlap, double-allocated, intended-not-observed, ipam-state-lost, ipam-unreadable,
 	// pool-exhaustion, shared-address-answered, duplicate-node-name, address-spoofed, mac-cloned,
-	// vip-held-elsewhere, reused-too-soon, answered-by-another, orphaned-sandbox, stale-belief.
+	// vip-held-elsewhere, reused-too-soon, answered-by-another, orphaned-sandbox, stale-belief,
+	// endpoint-of-former-owner.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Address or prefix that is affected; empty if there is none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
@@ -2640,7 +2641,9 @@ type Finding struct {
 	// Earlier states of IPAM records that the evidence follows from.
 	Memory []*Remembered `protobuf:"bytes,19,rep,name=memory,proto3" json:"memory,omitempty"`
 	// stale-belief: who sends packets for the address elsewhere.
-	Beliefs       []*Belief `protobuf:"bytes,20,rep,name=beliefs,proto3" json:"beliefs,omitempty"`
+	Beliefs []*Belief `protobuf:"bytes,20,rep,name=beliefs,proto3" json:"beliefs,omitempty"`
+	// endpoint-of-former-owner: the endpoints by which Services send packets to the address, all for one pod.
+	Endpoints     []*Endpoint `protobuf:"bytes,21,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2808,6 +2811,113 @@ func (x *Finding) GetBeliefs() []*Belief {
 	return nil
 }
 
+func (x *Finding) GetEndpoints() []*Endpoint {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// Endpoint is an endpoint of a Service, by which nodes send packets to an address.
+type Endpoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the Service and of the EndpointSlice.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the Service.
+	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	// Name of the EndpointSlice.
+	Slice string `protobuf:"bytes,3,opt,name=slice,proto3" json:"slice,omitempty"`
+	// What maintains the EndpointSlice, according to its label endpointslice.kubernetes.io/managed-by; empty if it has none.
+	Manager string `protobuf:"bytes,4,opt,name=manager,proto3" json:"manager,omitempty"`
+	// Namespace of the pod that the endpoint is for.
+	PodNamespace string `protobuf:"bytes,5,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
+	// Name of that pod.
+	Pod string `protobuf:"bytes,6,opt,name=pod,proto3" json:"pod,omitempty"`
+	// UID of that pod.
+	Uid           string `protobuf:"bytes,7,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Endpoint) Reset() {
+	*x = Endpoint{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Endpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Endpoint) ProtoMessage() {}
+
+func (x *Endpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
+func (*Endpoint) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Endpoint) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Endpoint) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *Endpoint) GetSlice() string {
+	if x != nil {
+		return x.Slice
+	}
+	return ""
+}
+
+func (x *Endpoint) GetManager() string {
+	if x != nil {
+		return x.Manager
+	}
+	return ""
+}
+
+func (x *Endpoint) GetPodNamespace() string {
+	if x != nil {
+		return x.PodNamespace
+	}
+	return ""
+}
+
+func (x *Endpoint) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *Endpoint) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
 // Belief is the hardware address to which namespaces send packets for an address, according to their neighbour
 // tables.
 type Belief struct {
@@ -2836,7 +2946,7 @@ type Belief struct {
 
 func (x *Belief) Reset() {
 	*x = Belief{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2848,7 +2958,7 @@ func (x *Belief) String() string {
 func (*Belief) ProtoMessage() {}
 
 func (x *Belief) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2861,7 +2971,7 @@ func (x *Belief) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Belief.ProtoReflect.Descriptor instead.
 func (*Belief) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Belief) GetMac() string {
@@ -2946,7 +3056,7 @@ type Senders struct {
 
 func (x *Senders) Reset() {
 	*x = Senders{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2958,7 +3068,7 @@ func (x *Senders) String() string {
 func (*Senders) ProtoMessage() {}
 
 func (x *Senders) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2971,7 +3081,7 @@ func (x *Senders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Senders.ProtoReflect.Descriptor instead.
 func (*Senders) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Senders) GetReceivers() []*Senders_Receiver {
@@ -3025,7 +3135,7 @@ type Remembered struct {
 
 func (x *Remembered) Reset() {
 	*x = Remembered{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3147,7 @@ func (x *Remembered) String() string {
 func (*Remembered) ProtoMessage() {}
 
 func (x *Remembered) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3160,7 @@ func (x *Remembered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remembered.ProtoReflect.Descriptor instead.
 func (*Remembered) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Remembered) GetKind() string {
@@ -3114,7 +3224,7 @@ type Fix struct {
 
 func (x *Fix) Reset() {
 	*x = Fix{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3126,7 +3236,7 @@ func (x *Fix) String() string {
 func (*Fix) ProtoMessage() {}
 
 func (x *Fix) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3139,7 +3249,7 @@ func (x *Fix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fix.ProtoReflect.Descriptor instead.
 func (*Fix) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Fix) GetNode() string {
@@ -3206,7 +3316,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3218,7 +3328,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3231,7 +3341,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Pool) GetIpam() string {
@@ -3342,7 +3452,7 @@ type Allocation struct {
 
 func (x *Allocation) Reset() {
 	*x = Allocation{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3354,7 +3464,7 @@ func (x *Allocation) String() string {
 func (*Allocation) ProtoMessage() {}
 
 func (x *Allocation) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,7 +3477,7 @@ func (x *Allocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocation.ProtoReflect.Descriptor instead.
 func (*Allocation) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Allocation) GetIpam() string {
@@ -3511,7 +3621,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3523,7 +3633,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3536,7 +3646,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Node) GetName() string {
@@ -3734,7 +3844,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3746,7 +3856,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3759,7 +3869,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Cluster) GetName() string {
@@ -3841,7 +3951,7 @@ type Election struct {
 
 func (x *Election) Reset() {
 	*x = Election{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3853,7 +3963,7 @@ func (x *Election) String() string {
 func (*Election) ProtoMessage() {}
 
 func (x *Election) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3866,7 +3976,7 @@ func (x *Election) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Election.ProtoReflect.Descriptor instead.
 func (*Election) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Election) GetReplica() string {
@@ -3933,7 +4043,7 @@ type Coverage struct {
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3945,7 +4055,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3958,7 +4068,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Coverage) GetExpected() uint32 {
@@ -4074,7 +4184,7 @@ type Awaited struct {
 
 func (x *Awaited) Reset() {
 	*x = Awaited{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4086,7 +4196,7 @@ func (x *Awaited) String() string {
 func (*Awaited) ProtoMessage() {}
 
 func (x *Awaited) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4099,7 +4209,7 @@ func (x *Awaited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Awaited.ProtoReflect.Descriptor instead.
 func (*Awaited) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{27}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Awaited) GetWhat() Awaited_What {
@@ -4138,7 +4248,7 @@ type Belief_Holder struct {
 
 func (x *Belief_Holder) Reset() {
 	*x = Belief_Holder{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4150,7 +4260,7 @@ func (x *Belief_Holder) String() string {
 func (*Belief_Holder) ProtoMessage() {}
 
 func (x *Belief_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4163,7 +4273,7 @@ func (x *Belief_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Belief_Holder.ProtoReflect.Descriptor instead.
 func (*Belief_Holder) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *Belief_Holder) GetWorkload() *Workload {
@@ -4211,7 +4321,7 @@ type Senders_Receiver struct {
 
 func (x *Senders_Receiver) Reset() {
 	*x = Senders_Receiver{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4223,7 +4333,7 @@ func (x *Senders_Receiver) String() string {
 func (*Senders_Receiver) ProtoMessage() {}
 
 func (x *Senders_Receiver) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4236,7 +4346,7 @@ func (x *Senders_Receiver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Senders_Receiver.ProtoReflect.Descriptor instead.
 func (*Senders_Receiver) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *Senders_Receiver) GetMac() string {
@@ -4307,7 +4417,7 @@ type Senders_Sender struct {
 
 func (x *Senders_Sender) Reset() {
 	*x = Senders_Sender{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4319,7 +4429,7 @@ func (x *Senders_Sender) String() string {
 func (*Senders_Sender) ProtoMessage() {}
 
 func (x *Senders_Sender) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4332,7 +4442,7 @@ func (x *Senders_Sender) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Senders_Sender.ProtoReflect.Descriptor instead.
 func (*Senders_Sender) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 1}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 1}
 }
 
 func (x *Senders_Sender) GetWorkload() *Workload {
@@ -4385,7 +4495,7 @@ type Senders_Unseen struct {
 
 func (x *Senders_Unseen) Reset() {
 	*x = Senders_Unseen{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4397,7 +4507,7 @@ func (x *Senders_Unseen) String() string {
 func (*Senders_Unseen) ProtoMessage() {}
 
 func (x *Senders_Unseen) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4410,7 +4520,7 @@ func (x *Senders_Unseen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Senders_Unseen.ProtoReflect.Descriptor instead.
 func (*Senders_Unseen) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 2}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 2}
 }
 
 func (x *Senders_Unseen) GetReason() Senders_Unseen_Reason {
@@ -4447,7 +4557,7 @@ type Pool_Sample struct {
 
 func (x *Pool_Sample) Reset() {
 	*x = Pool_Sample{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4459,7 +4569,7 @@ func (x *Pool_Sample) String() string {
 func (*Pool_Sample) ProtoMessage() {}
 
 func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4472,7 +4582,7 @@ func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool_Sample.ProtoReflect.Descriptor instead.
 func (*Pool_Sample) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
 }
 
 func (x *Pool_Sample) GetAt() *timestamppb.Timestamp {
@@ -4502,7 +4612,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4514,7 +4624,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4527,7 +4637,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -4565,7 +4675,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4577,7 +4687,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4590,7 +4700,7 @@ func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Flooding.ProtoReflect.Descriptor instead.
 func (*Node_Flooding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 1}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24, 1}
 }
 
 func (x *Node_Flooding) GetInterface() string {
@@ -4836,7 +4946,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
-	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xb1\x06\n" +
+	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xe7\x06\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -4858,12 +4968,21 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\x12\x18\n" +
 	"\acluster\x18\x12 \x01(\tR\acluster\x120\n" +
 	"\x06memory\x18\x13 \x03(\v2\x18.ipwitness.v1.RememberedR\x06memory\x12.\n" +
-	"\abeliefs\x18\x14 \x03(\v2\x14.ipwitness.v1.BeliefR\abeliefs\"@\n" +
+	"\abeliefs\x18\x14 \x03(\v2\x14.ipwitness.v1.BeliefR\abeliefs\x124\n" +
+	"\tendpoints\x18\x15 \x03(\v2\x16.ipwitness.v1.EndpointR\tendpoints\"@\n" +
 	"\bSeverity\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
 	"\aWARNING\x10\x02\x12\f\n" +
-	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\x8c\x04\n" +
+	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\xbb\x01\n" +
+	"\bEndpoint\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x18\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\x12\x14\n" +
+	"\x05slice\x18\x03 \x01(\tR\x05slice\x12\x18\n" +
+	"\amanager\x18\x04 \x01(\tR\amanager\x12#\n" +
+	"\rpod_namespace\x18\x05 \x01(\tR\fpodNamespace\x12\x10\n" +
+	"\x03pod\x18\x06 \x01(\tR\x03pod\x12\x10\n" +
+	"\x03uid\x18\a \x01(\tR\x03uid\"\x8c\x04\n" +
 	"\x06Belief\x12\x10\n" +
 	"\x03mac\x18\x01 \x01(\tR\x03mac\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x12\n" +
@@ -5086,7 +5205,7 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 15)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -5120,126 +5239,128 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Kubernetes)(nil),            // 29: ipwitness.v1.Kubernetes
 	(*Acknowledgement)(nil),       // 30: ipwitness.v1.Acknowledgement
 	(*Finding)(nil),               // 31: ipwitness.v1.Finding
-	(*Belief)(nil),                // 32: ipwitness.v1.Belief
-	(*Senders)(nil),               // 33: ipwitness.v1.Senders
-	(*Remembered)(nil),            // 34: ipwitness.v1.Remembered
-	(*Fix)(nil),                   // 35: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 36: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 37: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 38: ipwitness.v1.Node
-	(*Cluster)(nil),               // 39: ipwitness.v1.Cluster
-	(*Election)(nil),              // 40: ipwitness.v1.Election
-	(*Coverage)(nil),              // 41: ipwitness.v1.Coverage
-	(*Awaited)(nil),               // 42: ipwitness.v1.Awaited
-	nil,                           // 43: ipwitness.v1.Workload.SourcesEntry
-	(*Belief_Holder)(nil),         // 44: ipwitness.v1.Belief.Holder
-	(*Senders_Receiver)(nil),      // 45: ipwitness.v1.Senders.Receiver
-	(*Senders_Sender)(nil),        // 46: ipwitness.v1.Senders.Sender
-	(*Senders_Unseen)(nil),        // 47: ipwitness.v1.Senders.Unseen
-	(*Pool_Sample)(nil),           // 48: ipwitness.v1.Pool.Sample
-	(*Node_Port)(nil),             // 49: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 50: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 51: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 52: google.protobuf.Duration
+	(*Endpoint)(nil),              // 32: ipwitness.v1.Endpoint
+	(*Belief)(nil),                // 33: ipwitness.v1.Belief
+	(*Senders)(nil),               // 34: ipwitness.v1.Senders
+	(*Remembered)(nil),            // 35: ipwitness.v1.Remembered
+	(*Fix)(nil),                   // 36: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 37: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 38: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 39: ipwitness.v1.Node
+	(*Cluster)(nil),               // 40: ipwitness.v1.Cluster
+	(*Election)(nil),              // 41: ipwitness.v1.Election
+	(*Coverage)(nil),              // 42: ipwitness.v1.Coverage
+	(*Awaited)(nil),               // 43: ipwitness.v1.Awaited
+	nil,                           // 44: ipwitness.v1.Workload.SourcesEntry
+	(*Belief_Holder)(nil),         // 45: ipwitness.v1.Belief.Holder
+	(*Senders_Receiver)(nil),      // 46: ipwitness.v1.Senders.Receiver
+	(*Senders_Sender)(nil),        // 47: ipwitness.v1.Senders.Sender
+	(*Senders_Unseen)(nil),        // 48: ipwitness.v1.Senders.Unseen
+	(*Pool_Sample)(nil),           // 49: ipwitness.v1.Pool.Sample
+	(*Node_Port)(nil),             // 50: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 51: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 52: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 53: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	43, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	44, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
 	16, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	51, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	52, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	51, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	51, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	52, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	52, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
 	19, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
 	15, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
 	18, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	51, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	51, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	52, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	52, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	51, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	52, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
 	17, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
 	21, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
 	15, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
-	51, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
-	51, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
-	52, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	52, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	52, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	53, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
 	19, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
 	20, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	51, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	51, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	51, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	52, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	52, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	52, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
 	30, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
 	28, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
 	26, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
 	27, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	37, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	38, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
 	5,  // 32: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
 	24, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
-	34, // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
+	35, // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
 	25, // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
 	24, // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	51, // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	51, // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	52, // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	52, // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	6,  // 39: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	51, // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	51, // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	51, // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	51, // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	51, // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	52, // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	52, // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	52, // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	52, // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	52, // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	7,  // 45: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
 	20, // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	37, // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	36, // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	35, // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	38, // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	37, // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	36, // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
 	24, // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
 	21, // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
-	34, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
-	32, // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
-	8,  // 54: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
-	44, // 55: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
-	51, // 56: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
-	21, // 57: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
-	15, // 58: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
-	45, // 59: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
-	47, // 60: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
-	37, // 61: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
-	51, // 62: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
-	51, // 63: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
-	10, // 64: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	52, // 65: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	48, // 66: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
-	51, // 67: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	11, // 68: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	51, // 69: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	51, // 70: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	52, // 71: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	52, // 72: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	50, // 73: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	12, // 74: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
-	51, // 75: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
-	52, // 76: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
-	51, // 77: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
-	51, // 78: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
-	41, // 79: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
-	13, // 80: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	42, // 81: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
-	14, // 82: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
-	15, // 83: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
-	15, // 84: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
-	46, // 85: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
-	15, // 86: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
-	8,  // 87: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
-	9,  // 88: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
-	51, // 89: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
-	15, // 90: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	51, // 91: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	92, // [92:92] is the sub-list for method output_type
-	92, // [92:92] is the sub-list for method input_type
-	92, // [92:92] is the sub-list for extension type_name
-	92, // [92:92] is the sub-list for extension extendee
-	0,  // [0:92] is the sub-list for field type_name
+	35, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
+	33, // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
+	32, // 54: ipwitness.v1.Finding.endpoints:type_name -> ipwitness.v1.Endpoint
+	8,  // 55: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
+	45, // 56: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
+	52, // 57: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
+	21, // 58: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
+	15, // 59: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
+	46, // 60: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
+	48, // 61: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
+	38, // 62: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
+	52, // 63: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
+	52, // 64: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
+	10, // 65: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	53, // 66: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	49, // 67: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
+	52, // 68: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	11, // 69: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	52, // 70: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	52, // 71: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	53, // 72: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	53, // 73: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	51, // 74: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	12, // 75: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	52, // 76: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	53, // 77: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	52, // 78: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	52, // 79: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	42, // 80: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	13, // 81: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	43, // 82: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
+	14, // 83: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
+	15, // 84: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
+	15, // 85: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
+	47, // 86: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
+	15, // 87: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
+	8,  // 88: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
+	9,  // 89: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
+	52, // 90: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
+	15, // 91: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	52, // 92: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	93, // [93:93] is the sub-list for method output_type
+	93, // [93:93] is the sub-list for method input_type
+	93, // [93:93] is the sub-list for extension type_name
+	93, // [93:93] is the sub-list for extension extendee
+	0,  // [0:93] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -5254,7 +5375,7 @@ func file_ipwitness_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
 			NumEnums:      15,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
