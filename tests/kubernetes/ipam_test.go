@@ -378,3 +378,35 @@ func TestWhereaboutsLeaksAfterACrashAndLosesRunningPods(t *testing.T) {
 		t.Errorf("allocations after the pool was lost: got %q, want %q (unchanged)", got, alive)
 	}
 }
+
+// An EndpointSlice that a person wrote keeps the address of a deleted pod, which another pod gets. The one that the controller
+// made has followed.
+func TestAnEndpointLeadsToTheNextOwner(t *testing.T) {
+	l := newLab(t, "former-endpoint")
+	l.witness()
+	l.api(ipwitnessv1.Kubernetes_LIVE)
+	for name, selector := range map[string]string{"made": `, "selector": {"app": "old"}`, "written": ""} {
+		l.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Service", "metadata": {"name": %q}, "spec": {"ports": [{"port": 80}]%s}}`, name, selector))
+	}
+	old := l.run("old", "node1", `"app": "old"`)
+	l.awaitHolders(old.Address, old)
+	l.apply(fmt.Sprintf(`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{"port": 80}],
+		"metadata": {"name": "written-1", "labels": {"kubernetes.io/service-name": "written"}},
+		"endpoints": [{"addresses": [%q], "targetRef": {"kind": "Pod", "namespace": %q, "name": "old", "uid": %q}}]}`, old.Address, l.namespace, old.UID))
+	l.in("delete", "pod", "old")
+	for _, n := range l.Nodes {
+		if err := n.Forget(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	young := l.run("young", "node1", "")
+	if young.Address != old.Address {
+		t.Fatalf("addresses: got %s and %s, want the same", old.Address, young.Address)
+	}
+	f := l.awaitFindings("endpoint-of-former-owner " + old.Address)[0]
+	if e := f.GetEndpoints(); len(e) != 1 || e[0].GetSlice() != "written-1" || e[0].GetUid() != old.UID || f.GetOwners()[0].GetWorkload().GetUid() != young.UID {
+		t.Errorf("got %v, want that packets for Service written reach pod young", f)
+	}
+	l.in("delete", "endpointslice", "written-1")
+	l.awaitFindings()
+}
