@@ -201,7 +201,9 @@ func (p *page) timeline(c *pb.Conflict) {
 	for i, name := range OwnerNames(owners) {
 		got, seen, what := owners[i].GetAssignedAt(), owners[i].GetFirstSeen(), " got the address"
 		if at := slices.Index(c.GetOrder(), uint32(i)); at >= 0 && at < 2 { // there is no conflict without them: clocks differ
-			got, seen = earlier(got, c.GetDetectedAt()), earlier(seen, c.GetDetectedAt())
+			if seen = earlier(seen, c.GetDetectedAt()); c.GetConfirmedAt() == nil || CompareTimes(got, c.GetConfirmedAt()) < 0 { // else it got it again
+				got = earlier(got, c.GetDetectedAt())
+			}
 		}
 		switch late := got.AsTime().Sub(seen.AsTime()); {
 		case got == nil || seen == nil || late <= 0:

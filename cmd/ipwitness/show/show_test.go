@@ -244,11 +244,16 @@ func TestTablesAndPages(t *testing.T) {
 	unowned := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
 
 	tests := map[string]func(*bytes.Buffer) error{
-		"owners":                   func(b *bytes.Buffer) error { return Owners(b, owners(), nil, piped, now) },
-		"owners-wide":              func(b *bytes.Buffer) error { return Owners(b, owners(), nil, wide, now) },
-		"conflicts":                func(b *bytes.Buffer) error { return conflictTable(b, conflicts(), piped) },
-		"conflicts-wide":           func(b *bytes.Buffer) error { return conflictTable(b, conflicts(), wide) },
-		"conflict-page":            func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_CONFIRMED), piped, now) },
+		"owners":         func(b *bytes.Buffer) error { return Owners(b, owners(), nil, piped, now) },
+		"owners-wide":    func(b *bytes.Buffer) error { return Owners(b, owners(), nil, wide, now) },
+		"conflicts":      func(b *bytes.Buffer) error { return conflictTable(b, conflicts(), piped) },
+		"conflicts-wide": func(b *bytes.Buffer) error { return conflictTable(b, conflicts(), wide) },
+		"conflict-page":  func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_CONFIRMED), piped, now) },
+		"conflict-page-got-again": func(b *bytes.Buffer) error {
+			c := conflict(pb.Conflict_CONFIRMED)
+			c.Owners[1].AssignedAt = at(time.Minute)
+			return Conflict(b, c, piped, now)
+		},
 		"conflict-page-resolved":   func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_RESOLVED), piped, now) },
 		"conflict-page-handover":   func(b *bytes.Buffer) error { return Conflict(b, handover(), piped, now) },
 		"conflict-page-externals":  func(b *bytes.Buffer) error { return Conflict(b, conflicts()[1], piped, now) },
