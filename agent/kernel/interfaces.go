@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -74,7 +75,11 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 		}
 	case !l.unplugged.IsZero():
 		if now.Sub(l.unplugged) > restartsWithin && l.published != nil {
-			k.begin(ns, l, now) // other hosts may have taken its addresses meanwhile
+			answered := map[netip.Addr]bool{}
+			for key := range k.answers.published {
+				answered[key.Address] = ns == k.own
+			}
+			k.begin(ns, l, answered, now) // other hosts may have taken its addresses meanwhile
 		}
 		l.unplugged = time.Time{}
 	}

@@ -124,7 +124,7 @@ func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 		l.published = r
 		p.table.Interfaces.Put(table.InterfaceKey{Namespace: ns.id, Index: l.Index}, r, now)
 		if moved {
-			p.begin(ns, l, now)
+			p.begin(ns, l, nil, now)
 		}
 		l.place = at
 		if moved {
@@ -145,10 +145,10 @@ func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 }
 
 // begin has the addresses of an interface begin again in its domain: who held them first there does not depend on the
-// time before.
-func (p *publisher) begin(ns *namespace, l *link, now time.Time) {
+// time before. Those go on for which the node has answered by another of its interfaces.
+func (p *publisher) begin(ns *namespace, l *link, answered map[netip.Addr]bool, now time.Time) {
 	for c := range l.claims {
-		if c.Kind == ipwitnessv1.Evidence_ASSIGNED {
+		if c.Kind == ipwitnessv1.Evidence_ASSIGNED && !answered[c.Address] {
 			p.endClaim(ns, l, c, now)
 			if l.since == nil {
 				l.since = map[netip.Addr]time.Time{}

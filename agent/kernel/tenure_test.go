@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
@@ -126,6 +128,33 @@ func TestSinceWhenAnAddressIsHeld(t *testing.T) {
 			}
 			if claims != 1 {
 				t.Errorf("%s: got %d claims, want 1", test.name, claims)
+			}
+		})
+	}
+}
+
+// An address whose card had no cable for long begins again on its LAN, unless the node answers for it by another card.
+func TestAnAddressForWhichAnotherCardAnswersGoesOn(t *testing.T) {
+	for name, second := range map[string]bool{"one card": false, "two cards on the LAN": true} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			f := answeringHost()
+			addr := netip.MustParseAddr("192.0.2.11")
+			if second {
+				f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 3, Name: "eth1", MAC: "own003", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}, "192.0.2.12/24")
+			}
+			f[rtnetlink.NoNSID].Routes[addr] = []rtnetlink.Hop{{Index: 2, Local: true}}
+			k := newTestKernel(t, f)
+			k.boot = start
+			card := f[rtnetlink.NoNSID].Links[2]
+			card.Flags = unix.IFF_UP
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: card})
+			time.Sleep(restartsWithin + time.Second)
+			card.Flags |= unix.IFF_LOWER_UP
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: card})
+			c := k.table.Claim(table.ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_ASSIGNED, At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: 2}})
+			if went := c.Assigned.Before(start.Add(restartsWithin)); c.Count == 0 || went != second {
+				t.Errorf("%s: got the address at %s, want it to go on: %v", name, c.Assigned, second)
 			}
 		})
 	}
