@@ -179,6 +179,36 @@ func TestL7VirtualAddressChangesHands(t *testing.T) {
 	c.row("L7", vip, "one-owner")
 }
 
+// The cable of a node is out, and another node takes its addresses: one for which the first node answers by its second card, and
+// one for which it does not.
+func TestACableIsOut(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--handover-grace", "500ms")
+	lan := c.shared()
+	const alone, weak = "192.0.2.50", "192.0.2.60"
+	one, two := c.nodes[0], c.nodes[1]
+	lan.cable(one, "eth1")
+	one.sh("ip link set eth1 address 02:00:00:00:0e:e1", "ip addr add 192.0.2.61/24 dev eth1", "ip addr add "+alone+"/24 dev eth0")
+	one.ports(2)
+	one.announce("/eth0", alone)
+	one.announce("/eth1", "192.0.2.61")
+	c.seen(alone, "node2/eth0")
+	c.seen("192.0.2.61", "node2/eth0")
+
+	lan.sh("ip link set port1 down")
+	one.sh("sysctl -q -w net.ipv4.conf.eth1.arp_ignore=1")
+	two.sh("ip addr add " + alone + "/24 dev eth0")
+	c.awaitOwners(alone, 2)
+	c.wantOnlyPlanted()
+	lan.sh("ip link set port1 up")
+	c.watch.await("the conflict to be confirmed", inState(alone, ipwitnessv1.Conflict_CONFIRMED))
+
+	lan.sh("ip link set port1 down")
+	one.sh("sysctl -q -w net.ipv4.conf.eth1.arp_ignore=0", "ip addr add "+weak+"/24 dev eth0")
+	two.sh("ip addr add " + weak + "/24 dev eth0")
+	c.watch.await("the conflict of the card that answers to be confirmed", inState(weak, ipwitnessv1.Conflict_CONFIRMED))
+}
+
 func TestL7AnnouncedAddressChangesHands(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--handover-grace", "3s")

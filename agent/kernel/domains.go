@@ -68,7 +68,7 @@ func (p *publisher) putDomain(d domain, now time.Time) {
 
 // publishDomain puts the record of a domain if it has changed.
 func (p *publisher) publishDomain(d domain, now time.Time) {
-	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: p.routes(d), Distributed: p.distributed(d)}
+	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: p.routes(d), Distributed: p.distributed(d), NoCarrier: p.cutOff(d)}
 	if old := p.table.Links.Get(d.name); old == nil || !proto.Equal(old, r) {
 		p.table.Links.Put(d.name, r, now)
 	}
@@ -87,6 +87,32 @@ func (p *publisher) distributed(d domain) bool {
 		}
 	}
 	return false
+}
+
+// cutOff reports whether a domain does not lead out of the node because no uplink has a carrier. A bond, or a bridge with
+// several uplinks, leads out while one of them has.
+func (p *publisher) cutOff(d domain) (none bool) {
+	if d.kind == ipwitnessv1.LinkRecord_POINT_TO_POINT {
+		return false // there are hundreds of them
+	}
+	for _, l := range p.own.links {
+		if l.published.GetUplink() && p.domainOf(l).base == d.base {
+			if none = !l.unplugged.IsZero(); !none {
+				return false
+			}
+		}
+	}
+	return none
+}
+
+// carrierChanged publishes the domains that one of our own interfaces is in.
+func (p *publisher) carrierChanged(l *link, now time.Time) {
+	base := p.domainOf(l).base
+	for _, d := range p.domains {
+		if d.base == base {
+			p.publishDomain(d, now)
+		}
+	}
 }
 
 // addressed publishes the domain of one of our own interfaces again, because its addresses

@@ -95,6 +95,9 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 		return
 	}
 
+	if (old.Flags^m.Flags)&unix.IFF_LOWER_UP != 0 {
+		k.carrierChanged(l, now)
+	}
 	if known && sameWiring(old, m) {
 		k.publish(ns, l, now)
 		return

@@ -346,6 +346,12 @@ var scenes = []verdicttest.Situation{
 		w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
 		twoPods(w, "br1", "br1")
 	}},
+	{Name: "a node whose cable is out, and one that took the address", Addr: "192.0.2.14", Build: func(w *verdicttest.World) {
+		lan := verdicttest.OnLAN(w, "n1", "n2")
+		w.Assigned(lan[0])
+		lan[0].Link.CarrierLost = w.Now
+		w.Assigned(lan[1])
+	}},
 	{Name: "given by the container runtime", Build: func(w *verdicttest.World) { w.Within("n1", "", "cri", verdicttest.Who("web")) }},
 	{Name: "reported once in the wider scope", Build: func(w *verdicttest.World) {
 		a, _ := twoPods(w, "br1", "br1")

@@ -119,14 +119,18 @@ func (f *Facts) dropLink(n *Node, l uint32) {
 }
 
 // setLink adds or updates a link, and returns its index.
-func (f *Facts) setLink(n *Node, name string, kind verdict.LinkKind, isRouted, isDistributed bool) uint32 {
+func (f *Facts) setLink(n *Node, name string, kind verdict.LinkKind, isRouted, isDistributed, isCutOff bool) uint32 {
 	l := n.namedLink(name)
 	one := n.links.at(l)
 	one.flags.set(known, true)
 	one.sweep = n.sweep
-	if one.kind != kind || one.flags.has(routed) != isRouted || one.flags.has(distributed) != isDistributed {
+	if one.kind != kind || one.flags.has(routed) != isRouted || one.flags.has(distributed) != isDistributed || (one.lost != 0) != isCutOff {
 		f.changeLink(n, l, func() {
-			one.kind = kind
+			if one.kind = kind; !isCutOff {
+				one.lost = 0
+			} else if one.lost == 0 {
+				one.lost = f.now()
+			}
 			one.flags.set(routed, isRouted)
 			one.flags.set(distributed, isDistributed)
 		})
@@ -140,7 +144,7 @@ func (f *Facts) endLink(n *Node, l uint32) {
 	setCharge(f, n, &one.cost, 0)
 	f.leaveDomains(n, l)
 	f.changeLink(n, l, func() {
-		one.kind = 0
+		one.kind, one.lost = 0, 0
 		one.flags.set(routed, false)
 		one.flags.set(distributed, false)
 	})

@@ -177,7 +177,7 @@ func (a *applying) link(rec *pb.LinkRecord) {
 		f.countRefused(n, "link", false)
 		return
 	}
-	l := f.setLink(n, rec.GetName(), Known(rec.GetKind(), verdict.Overlay), rec.GetRouted(), rec.GetDistributed())
+	l := f.setLink(n, rec.GetName(), Known(rec.GetKind(), verdict.Overlay), rec.GetRouted(), rec.GetDistributed(), rec.GetNoCarrier())
 	setCharge(f, n, &n.links.at(l).cost, cost)
 }
 

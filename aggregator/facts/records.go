@@ -134,6 +134,7 @@ const (
 
 // link is a broadcast domain as a node sees it.
 type link struct {
+	lost  verdict.Stamp // when its uplinks lost their carrier; 0 if they have one
 	name  text
 	users int32 // number of interfaces and wire claims on it
 	cost  int32

@@ -50,7 +50,7 @@ func (n *Node) fillNamespace(ns uint32, out *verdict.Namespace) *verdict.Namespa
 // fillLink makes the record of a link.
 func (n *Node) fillLink(l uint32, out *verdict.Link) *verdict.Link {
 	one := n.links.at(l)
-	*out = verdict.Link{Node: n.Rec, Name: n.texts.get(one.name), Kind: one.kind, Routed: one.flags.has(routed), Distributed: one.flags.has(distributed)}
+	*out = verdict.Link{Node: n.Rec, Name: n.texts.get(one.name), Kind: one.kind, Routed: one.flags.has(routed), Distributed: one.flags.has(distributed), CarrierLost: one.lost}
 	if one.flags.has(joined) {
 		j := n.joints[l]
 		out.Domain, out.Proven, out.BothWays = j.Domain(BySight), j.Domain(ByProof), j.Domain(BothWays)

@@ -3,6 +3,7 @@ package verdict
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // conflicts compares the owners in every scope and continues the conflicts that were active.
@@ -42,7 +43,10 @@ func (j *comparison) conflicts() {
 	}
 	for i := range j.in.Conflicts {
 		if prev := &j.in.Conflicts[i]; prev.Active() && !prev.Awaited && !j.continues(prev.ID) {
-			if e := j.ended(prev, over); e.Kind != EndScopesApart || prev.Kind != NetworkScope || !j.in.Unread {
+			switch e := j.ended(prev, over); {
+			case e.Kind == EndScopesApart && prev.Kind == NetworkScope && j.in.Unread:
+			case e.Kind == EndNoCarrier && j.loose(prev, e.Owner):
+			default:
 				j.out.Ended = append(j.out.Ended, e)
 			}
 		}
@@ -50,6 +54,19 @@ func (j *comparison) conflicts() {
 	if len(j.out.Conflicts) > 0 || j.claimedElsewhere() || compared == 1 && j.in.Address.Is4() && j.leaked() || compared > 0 && j.responds() {
 		j.out.Contested = true
 	}
+}
+
+// loose reports whether an owner of a conflict lost its carrier only a moment ago, after the conflict was confirmed: it lasts, so
+// that a loose cable does not hide it.
+func (j *comparison) loose(prev *Memory, owner string) bool {
+	const moment = 30 * time.Second
+	i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return o.ID == owner })
+	lost := j.away(&j.out.Owners[i]).link().CarrierLost
+	if prev.Phase != Confirmed || prev.ConfirmedAt >= lost || j.in.Now >= lost.Add(moment) {
+		return false
+	}
+	j.again(lost.Add(moment))
+	return true
 }
 
 // claimedElsewhere reports whether a node claims the address on the wire although a controller assigns
@@ -639,6 +656,9 @@ func (j *comparison) ended(prev *Memory, over coverage) Ended {
 		e.Kind = EndLinksApart
 	default:
 		e.Kind = EndScopesApart
+	}
+	if i := slices.IndexFunc(left, func(o *Owner) bool { return j.away(o) != nil }); i >= 0 && (e.Kind == EndLinksApart || e.Kind == EndScopesApart) {
+		e.Kind, e.Owner = EndNoCarrier, left[i].ID
 	}
 	if e.Kind != EndExcluded {
 		e.Excluded = nil

@@ -181,6 +181,8 @@ const (
 	EndExcluded EndKind = "not-compared"
 	// EndWiderScope: the owners are now in conflict in a wider scope.
 	EndWiderScope EndKind = "wider-scope"
+	// EndNoCarrier: an owner is on a link without a carrier.
+	EndNoCarrier EndKind = "no-carrier"
 	// EndLinksApart: there is no evidence any longer that the owners' links are one.
 	EndLinksApart EndKind = "links-apart"
 	// EndScopesApart: the owners are no longer in one scope.

@@ -31,6 +31,11 @@ func (g *Judge) Judge(in *Case) Judgement {
 func (g *Judge) Keep() { g.memory.owners, g.memory.claims = nil, nil }
 
 func (j *evaluation) judge() Judgement {
+	for _, c := range j.in.Claims {
+		if c.unplugged() && !c.fromOutside() {
+			j.unplugged = append(j.unplugged, c)
+		}
+	}
 	(&attribution{evaluation: j}).owners()
 	spoofDetection{j}.spoofs()
 	(&comparison{evaluation: j}).conflicts()

@@ -14,6 +14,8 @@ type evaluation struct {
 	out     Judgement
 	// held are the scopes with owners, once they are known; see hold.
 	held map[extent]bool
+	// unplugged are the claims on links without a carrier, except frames that entered there.
+	unplugged []*Claim
 }
 
 // again requests another judgement no later than at.

@@ -268,6 +268,9 @@ type Link struct {
 	// Distributed is set for a bridge to which a controller tells where MACs are, as in an EVPN: bridges
 	// of several nodes may then have one address and one MAC as the gateway of their machines.
 	Distributed bool
+	// CarrierLost is when the aggregator learned that no uplink on the link has a carrier any longer; 0 if one has, or there is
+	// no uplink.
+	CarrierLost Stamp
 	// Domain is the broadcast domain that the link shares with links of other nodes; nil if no such
 	// link is known.
 	Domain *Domain

@@ -33,6 +33,9 @@ func (j *evaluation) noteOwner(o *Owner) {
 	if o.State == Unheard {
 		j.note(Step{Rule: RuleNodeDisconnected, Scope: Scope{Kind: NodeScope, Node: o.Node.Name}, Applied: true, Owners: withoutScopes(o)})
 	}
+	if c := j.away(o); c != nil {
+		j.note(Step{Rule: RuleNoCarrier, Scope: linkScope(c).Scope(), Applied: true, Owners: withoutScopes(o)})
+	}
 	var seen []Place
 	for _, c := range o.Claims {
 		if p := c.place(); c.Kind != WouldAnswer && !slices.Contains(seen, p) {

@@ -110,26 +110,64 @@ func (j *evaluation) reaches(o *Owner, c *Claim, yield func(extent)) {
 	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed || c.Kind == WouldAnswer {
 		return
 	}
-	link := c.Interface.Link
-	if c.Wire() {
-		link = c.Link
-	}
-	alone := j.in.Address.IsLinkLocalUnicast()
+	link := c.link()
+	alone, cut := j.in.Address.IsLinkLocalUnicast(), j.cutOff(o, c)
 	if !alone {
-		if name := j.network(o, c, link); name != "" {
+		if name := j.network(o, c, link); name != "" && !cut {
 			yield(extent{Kind: NetworkScope, Name: name})
 		}
 		if routed(o, c, link) {
 			yield(extent{Kind: NodeScope, Node: c.Node().Key(), Name: c.Interface.VRF})
 		}
 	}
-	if link != nil && (c.Wire() || !c.Interface.NoARP || j.in.Address.Is6()) {
+	nobody := cut && (c.fromOutside() || a == Own && link.Kind == Uplink)
+	if link != nil && (c.Wire() || !c.Interface.NoARP || j.in.Address.Is6()) && !nobody {
 		s := extent{Kind: LinkScope, Node: link.Node.Key(), Name: link.Name, Domain: link.Domain.Key()}
-		if alone {
+		if alone || cut {
 			s.Domain = LinkKey{} // never compared across nodes
 		}
 		yield(s)
 	}
+}
+
+// fromOutside reports whether a claim is a frame that entered its node from outside.
+func (c *Claim) fromOutside() bool { return c.Wire() && c.Interface.Uplink }
+
+// cutOff reports whether a claim does not put its owner on a LAN any longer, because a cable is out: the claim is on a link
+// without a carrier, or is a frame that has passed such a link before. A kernel that answers on another interface on the LAN is
+// not cut off.
+func (j *evaluation) cutOff(o *Owner, c *Claim) bool {
+	lost := func(at *Claim) bool { return at.unplugged() && !o.answersBeside(at) }
+	return lost(c) || c.fromOutside() && slices.ContainsFunc(j.unplugged, func(at *Claim) bool {
+		if at.Wire() {
+			return at.MAC == c.MAC && lost(at)
+		}
+		return at.Interface.MAC == c.MAC && at.Interface.Namespace.Is(o.Namespace) && lost(at)
+	})
+}
+
+// unplugged reports whether a claim is on a link without a carrier.
+func (c *Claim) unplugged() bool {
+	l := c.link()
+	return l != nil && l.CarrierLost != 0 && (c.Counts() || c.Wire())
+}
+
+// answersBeside reports whether the kernel of an owner has the address, or answers for it, on another link of its node that is
+// the same LAN as that of one of its claims.
+func (o *Owner) answersBeside(c *Claim) bool {
+	return !c.Wire() && slices.ContainsFunc(o.Claims, func(other *Claim) bool {
+		l := other.Interface.Link
+		return (other.Kind == WouldAnswer || other.Counts()) && l != nil && l.CarrierLost == 0 && sameLink(l, c.link())
+	})
+}
+
+// away returns a claim of a kernel, or of a sender behind a port, that does not put its owner on a LAN any longer, because a
+// cable is out; nil if there is none.
+func (j *evaluation) away(o *Owner) *Claim {
+	if i := slices.IndexFunc(o.Claims, func(c *Claim) bool { return !c.fromOutside() && j.cutOff(o, c) }); i >= 0 {
+		return o.Claims[i]
+	}
+	return nil
 }
 
 // podNetwork is the network that is discovered without configuration: in Kubernetes, every pod has
@@ -309,11 +347,16 @@ func inside(o *Owner, port *Interface) bool {
 	return port.Peer != 0 || o.Namespace == nil && port.Tap
 }
 
-func linkScope(c *Claim) extent {
-	l := c.Link
-	if !c.Wire() {
-		l = c.Interface.Link
+// link returns the link on which the address of a kernel is, or a frame was seen.
+func (c *Claim) link() *Link {
+	if c.Wire() {
+		return c.Link
 	}
+	return c.Interface.Link
+}
+
+func linkScope(c *Claim) extent {
+	l := c.link()
 	if l == nil {
 		return extent{}
 	}

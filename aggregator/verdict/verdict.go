@@ -50,6 +50,7 @@ const (
 	RuleWiderScope       = "wider-scope"
 	RuleAnycastGateway   = "anycast-gateway"
 	RulePassthru         = "passthru"
+	RuleNoCarrier        = "no-carrier"
 	RuleLoadShared       = "load-shared"
 	RuleAddressSpoofed   = "address-spoofed"
 	RuleMACCloned        = "mac-cloned"

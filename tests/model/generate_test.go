@@ -161,6 +161,10 @@ func (g *generator) one(a *agent, m *pb.ReportRequest) {
 		m.Namespaces = append(m.Namespaces, g.namespace(a, pick[uint32](g, 2, 3, 4, 5)))
 	case 4:
 		m.Links = append(m.Links, g.link())
+		if l := shuffled(g.Rand, t.links); len(l) > 0 { // its cable is pulled, or put back
+			l[0].NoCarrier = !l[0].GetNoCarrier()
+			m.Links = append(m.Links, l[0])
+		}
 	case 5:
 		g.interfaceChange(a, m)
 	case 6:
@@ -207,7 +211,7 @@ func (g *generator) one(a *agent, m *pb.ReportRequest) {
 func (g *generator) build(a *agent, m *pb.ReportRequest) {
 	switch g.IntN(4) {
 	case 0:
-		m.Links = append(m.Links, &pb.LinkRecord{Name: "eth0", Kind: pb.LinkRecord_UPLINK})
+		m.Links = append(m.Links, &pb.LinkRecord{Name: "eth0", Kind: pb.LinkRecord_UPLINK, NoCarrier: g.IntN(3) == 0})
 		m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{
 			Namespace: 1, Index: 1, Name: "eth0", Mac: uplinkMAC(a.number), Attachment: pb.InterfaceRecord_OWN, Link: "eth0", Uplink: true,
 		})
@@ -220,7 +224,7 @@ func (g *generator) build(a *agent, m *pb.ReportRequest) {
 			})
 		}
 	case 1:
-		m.Links = append(m.Links, &pb.LinkRecord{Name: "br0", Kind: pb.LinkRecord_BRIDGE, Routed: g.IntN(2) == 0})
+		m.Links = append(m.Links, &pb.LinkRecord{Name: "br0", Kind: pb.LinkRecord_BRIDGE, Routed: g.IntN(2) == 0, NoCarrier: g.IntN(3) == 0})
 		m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{
 			Namespace: 1, Index: 2, Name: "br0", Kind: "bridge", Mac: g.mac(), Attachment: pb.InterfaceRecord_OWN, Link: "br0",
 		})
@@ -275,8 +279,9 @@ func (g *generator) link() *pb.LinkRecord {
 	l := &pb.LinkRecord{Name: pick(g, "eth0", "br0", "veth2", "veth3"), Kind: pb.LinkRecord_POINT_TO_POINT}
 	switch l.GetName() {
 	case "eth0":
-		l.Kind = pb.LinkRecord_UPLINK
+		l.Kind, l.NoCarrier = pb.LinkRecord_UPLINK, g.IntN(3) == 0
 	case "br0":
+		l.NoCarrier = g.IntN(3) == 0
 		l.Kind, l.Routed = pick(g, pb.LinkRecord_BRIDGE, pb.LinkRecord_BRIDGE, pb.LinkRecord_OVS_PORT), g.IntN(2) == 0
 	}
 	l.Gone = g.IntN(4) == 0

@@ -38,7 +38,7 @@ func (r *reference) world() *world {
 	linkOf := func(l *link) *verdict.Link {
 		if l != nil && links[l] == nil {
 			links[l] = &verdict.Link{
-				Node: l.node.rec, Name: l.name, Kind: l.kind, Routed: l.routed,
+				Node: l.node.rec, Name: l.name, Kind: l.kind, Routed: l.routed, CarrierLost: l.lost,
 				Domain: domainOf(l.domain[bySight]), Proven: domainOf(l.domain[byProof]), BothWays: domainOf(l.domain[bothWays]),
 			}
 		}

@@ -43,6 +43,7 @@ type link struct {
 	known  bool
 	kind   verdict.LinkKind
 	routed bool
+	lost   verdict.Stamp
 	domain [layers]*domain
 	sweep  int
 }

@@ -608,8 +608,12 @@ func (r *reference) applyLink(n *node, rec *pb.LinkRecord) {
 		return
 	}
 	l = n.link(rec.GetName())
-	if kind := verdict.LinkKind(rec.GetKind()); l.kind != kind || l.routed != rec.GetRouted() {
-		r.changeLink(l, func() { l.kind, l.routed = kind, rec.GetRouted() })
+	lost := verdict.Stamp(0)
+	if rec.GetNoCarrier() {
+		lost = cmp.Or(l.lost, r.now)
+	}
+	if kind := verdict.LinkKind(rec.GetKind()); l.kind != kind || l.routed != rec.GetRouted() || l.lost != lost {
+		r.changeLink(l, func() { l.kind, l.routed, l.lost = kind, rec.GetRouted(), lost })
 	}
 	l.known, l.sweep = true, n.sweep
 }
@@ -630,7 +634,7 @@ func (r *reference) endLink(l *link) {
 	l.known = false
 	r.leaveDomains(l)
 	if l.used() {
-		r.changeLink(l, func() { l.kind, l.routed = 0, false })
+		r.changeLink(l, func() { l.kind, l.routed, l.lost = 0, false, 0 })
 	}
 	r.dropLink(l)
 }

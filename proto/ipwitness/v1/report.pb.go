@@ -1245,7 +1245,9 @@ type LinkRecord struct {
 	Gone bool `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`
 	// True if a controller tells the bridge where MACs are, as in an EVPN: one of its ports is a VXLAN
 	// device that it does not learn from, or in whose place it answers (neigh_suppress).
-	Distributed   bool `protobuf:"varint,5,opt,name=distributed,proto3" json:"distributed,omitempty"`
+	Distributed bool `protobuf:"varint,5,opt,name=distributed,proto3" json:"distributed,omitempty"`
+	// True if there are uplinks on the link and none of them has a carrier, so that the link does not lead out of the node.
+	NoCarrier     bool `protobuf:"varint,6,opt,name=no_carrier,json=noCarrier,proto3" json:"no_carrier,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1311,6 +1313,13 @@ func (x *LinkRecord) GetGone() bool {
 func (x *LinkRecord) GetDistributed() bool {
 	if x != nil {
 		return x.Distributed
+	}
+	return false
+}
+
+func (x *LinkRecord) GetNoCarrier() bool {
+	if x != nil {
+		return x.NoCarrier
 	}
 	return false
 }
@@ -2807,14 +2816,16 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"first_seen\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tfirstSeen\x12\x12\n" +
 	"\x04gone\x18\x05 \x01(\bR\x04gone\x122\n" +
-	"\bintended\x18\x06 \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\"\x81\x02\n" +
+	"\bintended\x18\x06 \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\"\xa0\x02\n" +
 	"\n" +
 	"LinkRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.ipwitness.v1.LinkRecord.KindR\x04kind\x12\x16\n" +
 	"\x06routed\x18\x03 \x01(\bR\x06routed\x12\x12\n" +
 	"\x04gone\x18\x04 \x01(\bR\x04gone\x12 \n" +
-	"\vdistributed\x18\x05 \x01(\bR\vdistributed\"^\n" +
+	"\vdistributed\x18\x05 \x01(\bR\vdistributed\x12\x1d\n" +
+	"\n" +
+	"no_carrier\x18\x06 \x01(\bR\tnoCarrier\"^\n" +
 	"\x04Kind\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
