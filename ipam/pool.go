@@ -190,6 +190,10 @@ type Allocation struct {
 	// FormerMAC is the hardware address to which the address was leased before, if it was leased to
 	// another one for the same client identifier; otherwise empty.
 	MAC, FormerMAC, Hostname string
+	// FixedIn is the file of the configuration that fixes the address for its holder, such as a reservation of a DHCP
+	// server; empty if the IPAM has chosen the address. ReservedFor are the hardware addresses of the clients that the
+	// reservation is for, with a space between; empty if it names none.
+	FixedIn, ReservedFor string
 	// Purpose is set if the address is not for a pod, such as the tunnel or router address of a
 	// node. It is text for people: "VXLAN tunnel".
 	Purpose string

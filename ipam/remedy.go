@@ -131,7 +131,7 @@ func (c *Case) words() map[string]any {
 		"address": c.Address, "prefix": netip.PrefixFrom(c.Address, c.Address.BitLen()), "node": c.Node, "knode": knode,
 		"pool": p.Name, "config": p.Config, "network": p.Network,
 		"namespace": c.Allocation.Namespace, "pod": c.Allocation.Pod, "container": c.Allocation.ContainerID, "of.node": c.Allocation.Node,
-		"mac": c.Allocation.MAC, "location": c.Allocation.Location,
+		"fixed": c.Allocation.FixedIn, "mac": c.Allocation.MAC, "location": c.Allocation.Location,
 		"holder": h.Name, "known": yes[c.Holder != nil], "its.namespace": h.Namespace, "its.pod": h.Pod, "ispod": yes[h.IsPod], "uid": h.UID, "sandbox": h.Sandbox,
 		"other": h.Network, "interface": h.Interface, "netns": h.Netns, "its.node": h.Node, "its.knode": h.KubernetesNode,
 		// restart restarts the holder, restartnow does so in the repair plan if that is safe, and restarting has the

@@ -558,6 +558,7 @@ func allocationRecord(pool table.PoolKey, addr netip.Addr, a *ipam.FileAllocatio
 		Ipam: pool.IPAM, Pool: pool.Name, Address: addr.AsSlice(),
 		ContainerId: table.Printable(a.ContainerID), Interface: table.Printable(a.Interface), AllocatedAt: timestamppb.New(a.AllocatedAt),
 		Namespace: table.Printable(a.Namespace), Pod: table.Printable(a.Pod), Hostname: table.Printable(a.Hostname),
+		FixedIn: table.Printable(a.FixedIn), ReservedFor: table.Printable(a.ReservedFor),
 	}
 	if !a.KeptUntil.IsZero() {
 		r.KeptUntil = timestamppb.New(a.KeptUntil)
@@ -571,7 +572,7 @@ func allocationRecord(pool table.PoolKey, addr netip.Addr, a *ipam.FileAllocatio
 	if mac, err := net.ParseMAC(a.FormerMAC); err == nil {
 		r.FormerMac = mac
 	}
-	for _, text := range []*string{&r.ContainerId, &r.Namespace, &r.Pod, &r.Hostname} {
+	for _, text := range []*string{&r.ContainerId, &r.Namespace, &r.Pod, &r.Hostname, &r.FixedIn, &r.ReservedFor} {
 		if len(*text) > table.MaxLength {
 			*text = ""
 		}

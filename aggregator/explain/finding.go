@@ -814,7 +814,7 @@ func (t *findingBuilder) remedy(key string) {
 	case t.ofNode() && m.Daemon.Name != "" && t.owner.Interface != nil && t.owner.Interface.Tunnel() != "":
 		t.add("own/tunnel", "restart", m.Daemon.Restart(kubernetesName(t.owner)), "daemon", m.Daemon.Name)
 	case t.ofNode(), t.owner != nil && t.owner.Kind() == verdict.External && !m.Leases:
-		how, _ := exclusion(t.pool, t.f.Address)
+		how, _ := exclusion(t.pool, t.f.Address, t.f.Allocations)
 		network := t.pool.Network
 		if _, name, ok := ipam.CutEngine(network); ok {
 			network = name
@@ -824,7 +824,7 @@ func (t *findingBuilder) remedy(key string) {
 		if key == "release" {
 			return
 		}
-		_, exclude := exclusion(t.pool, t.f.Address)
+		_, exclude := exclusion(t.pool, t.f.Address, t.f.Allocations)
 		restart := t.scope("delete", scope{t.owner}.steps("delete-pod")).steps("guest/restart")
 		steps := t.scope("restart", restart, "exclude", exclude).steps("guest/choice")
 		if key == "reassign" && t.allocation.Pod != "" {

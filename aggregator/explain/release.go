@@ -186,7 +186,7 @@ func (t *findingBuilder) restart(then string, now bool) advice.Advice {
 		if i := slices.IndexFunc(o.Claims, func(c *verdict.Claim) bool { return c.Counts() && c.Interface.Is(o.Interface) }); i >= 0 {
 			bits = o.Claims[i].PrefixLength
 		}
-		key, s = "restart/netns", append(s, "bits", bits, "exclude", outOfRange([]*verdict.Pool{t.pool}, t.f.Address))
+		key, s = "restart/netns", append(s, "bits", bits, "exclude", outOfRange([]*verdict.Pool{t.pool}, t.f.Address, t.f.Allocations))
 	case restartsByEngine(w):
 		steps := ofEngine(o, "restart-container")
 		last := steps[len(steps)-1]
@@ -215,11 +215,11 @@ func (t *findingBuilder) restart(then string, now bool) advice.Advice {
 	return text.Advice
 }
 
-// outOfRange returns the steps that exclude an address from the ranges of pools.
-func outOfRange(pools []*verdict.Pool, a netip.Addr) (steps []advice.Action) {
+// outOfRange returns the steps that exclude an address with these allocations from the ranges of pools.
+func outOfRange(pools []*verdict.Pool, a netip.Addr, allocations []*verdict.Allocation) (steps []advice.Action) {
 	for _, p := range pools {
-		_, step := exclusion(p, a)
-		steps = append(steps, step)
+		_, more := exclusion(p, a, allocations)
+		steps = append(steps, more...)
 	}
 	if len(pools) == 0 {
 		steps = []advice.Action{{Text: Text("exclude/address", "address", a)}}
@@ -227,12 +227,16 @@ func outOfRange(pools []*verdict.Pool, a netip.Addr) (steps []advice.Action) {
 	return steps
 }
 
-// exclusion returns how to exclude an address from a pool, as a clause and as a step.
-func exclusion(p *verdict.Pool, a netip.Addr) (how string, step advice.Action) {
-	texts := ipamOf(p).Filler(ipam.Case{Pool: &p.Pool, Node: nodeOf(p), Address: a})
+// exclusion returns how to exclude an address with these allocations from a pool, as a clause and as steps.
+func exclusion(p *verdict.Pool, a netip.Addr, allocations []*verdict.Allocation) (how string, steps []advice.Action) {
+	c := ipam.Case{Pool: &p.Pool, Node: nodeOf(p), Address: a}
+	if i := slices.IndexFunc(allocations, func(al *verdict.Allocation) bool { return al.Pool.Is(p) }); i >= 0 {
+		c.Allocation = allocations[i].Allocation
+	}
+	texts := ipamOf(p).Filler(c)
 	how = cmp.Or(texts.Text("how/exclude"), "configure a range without it"+after(" in ", p.Config))
 	if steps := texts.Steps("exclude"); len(steps) > 0 {
-		return how, steps[0]
+		return how, steps
 	}
-	return how, advice.Action{Text: Text("exclude/pool", "address", a, "pool", poolTitle(p.Label()), "how", how)}
+	return how, []advice.Action{{Text: Text("exclude/pool", "address", a, "pool", poolTitle(p.Label()), "how", how)}}
 }

@@ -888,7 +888,7 @@ func (a *remedyBuilder) setByHand(owners []*verdict.Owner) []advice.Action {
 // insteadOf returns the steps by which some owners give the address up to an owner without an
 // allocation. They exclude the address first, so that IPAM does not allocate it again.
 func (a *remedyBuilder) insteadOf(owners []*verdict.Owner) []advice.Action {
-	steps := outOfRange(a.c.From, a.c.Address)
+	steps := outOfRange(a.c.From, a.c.Address, a.c.Allocations)
 	for _, o := range owners {
 		steps = append(steps, a.giveUp(o)...)
 	}
@@ -969,7 +969,7 @@ func (a *remedyBuilder) excluded() []advice.Action {
 	if len(pools) == 0 {
 		return nil
 	}
-	return outOfRange(pools, a.c.Address)
+	return outOfRange(pools, a.c.Address, a.c.Allocations)
 }
 
 // wrong returns the owners that must give the address up according to the cause.

@@ -39,6 +39,7 @@ func (f *Facts) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.S
 		Allocation: ipam.Allocation{
 			Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), Namespace: rec.GetNamespace(), Pod: rec.GetPod(),
 			MAC: verdict.MAC(rec.GetMac()).String(), FormerMAC: verdict.MAC(rec.GetFormerMac()).String(), Hostname: rec.GetHostname(),
+			FixedIn: rec.GetFixedIn(), ReservedFor: rec.GetReservedFor(),
 		},
 		AllocatedAt: Stamp(rec.GetAllocatedAt()), KeptUntil: Stamp(rec.GetKeptUntil()), Expires: Stamp(rec.GetExpiresAt()),
 	}

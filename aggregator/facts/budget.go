@@ -488,7 +488,7 @@ func interfaceCostOf(rec *pb.InterfaceRecord) int {
 }
 
 func allocationCostOf(al *verdict.Allocation) int {
-	return allocationCost + textCost(al.ContainerID, al.Interface, al.Pod, al.Namespace, al.Location, al.MAC, al.FormerMAC, al.Hostname)
+	return allocationCost + textCost(al.ContainerID, al.Interface, al.Pod, al.Namespace, al.Location, al.MAC, al.FormerMAC, al.Hostname, al.FixedIn, al.ReservedFor)
 }
 
 func poolCostOf(rec *pb.PoolRecord) int {

@@ -91,6 +91,8 @@ func (c *checker) report(m *pb.ReportRequest) {
 		c.most("AllocationRecord.mac", maxMAC, a.GetMac())
 		c.most("AllocationRecord.former_mac", maxMAC, a.GetFormerMac())
 		c.text("AllocationRecord.hostname", form.Text(255), &a.Hostname)
+		c.text("AllocationRecord.fixed_in", form.Path, &a.FixedIn)
+		c.text("AllocationRecord.reserved_for", form.Text(512), &a.ReservedFor)
 	}
 }
 

@@ -93,5 +93,5 @@ func redirect(al *Allocation) ipam.Redirect {
 func (al *Allocation) Is(other *Allocation) bool {
 	return al.Pool.Is(other.Pool) && al.Address == other.Address && al.Node == other.Node && al.Namespace == other.Namespace && al.Pod == other.Pod &&
 		al.ContainerID == other.ContainerID && al.Interface == other.Interface && al.Purpose == other.Purpose && al.Kept == other.Kept && redirect(al) == redirect(other) && al.Location == other.Location &&
-		al.MAC == other.MAC && al.FormerMAC == other.FormerMAC && al.Hostname == other.Hostname && al.AllocatedAt == other.AllocatedAt && al.KeptUntil == other.KeptUntil && al.Heard == other.Heard
+		al.MAC == other.MAC && al.FormerMAC == other.FormerMAC && al.FixedIn == other.FixedIn && al.ReservedFor == other.ReservedFor && al.Hostname == other.Hostname && al.AllocatedAt == other.AllocatedAt && al.KeptUntil == other.KeptUntil && al.Heard == other.Heard
 }

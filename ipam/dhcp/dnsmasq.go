@@ -139,6 +139,7 @@ func (f dnsmasqFiles) follow(o *options) {
 		if err != nil {
 			o.problem = "cannot read " + path + ": " + ipam.OneLine(err)
 		}
+		o.reading = path
 		parse(data)
 	}
 	for done := 0; done < len(o.files) || len(o.dirs) > 0; {

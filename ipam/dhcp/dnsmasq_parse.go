@@ -139,6 +139,7 @@ type options struct {
 	noNames      bool     // the server has no names, because it is no DNS server
 	ethers       bool     // /etc/ethers has more reservations
 	files, dirs  []string // more configurations: paths, and values of conf-dir
+	reading      string   // the file that is read
 	problem      string   // why some are not known
 }
 
@@ -386,8 +387,9 @@ func (o *options) reserve(value string) {
 	if len(macs) == 1 {
 		client.MAC = macs[0]
 	}
+	client.file, client.clients = o.reading, strings.Join(slices.DeleteFunc(macs, func(mac string) bool { return mac == "" }), " ")
 	for _, r := range reserved {
-		r.Hostname, r.MAC = client.Hostname, client.MAC
+		r.Hostname, r.MAC, r.file, r.clients = client.Hostname, client.MAC, client.file, client.clients
 		o.reservations = append(o.reservations, r)
 	}
 	if client.Hostname != "" {

@@ -543,3 +543,25 @@ func TestFilesThatHaveNotChangedAreNotReadAgain(t *testing.T) {
 		}
 	}
 }
+
+// The allocation of a reserved address names its reservation, because a server does not start with a second one.
+func TestReservationsHaveTheirFiles(t *testing.T) {
+	l := newLab(t)
+	l.write("/etc/dnsmasq.conf", "dhcp-range=10.9.0.10,10.9.0.20\ndhcp-host=02:00:00:00:00:02,10.9.0.12\n")
+	l.write("/etc/dnsmasq.d/dock", "dhcp-host=02:00:00:00:00:01,02:00:00:00:00:03,10.9.0.11\n")
+	l.write(misc, one+two+later+" 02:00:00:00:00:04 10.9.0.14 * *\n")
+	got := map[string][2]string{}
+	l.source.Find(l.now)
+	l.source.Read(ipam.FileRead{Now: l.now, All: true})
+	for a, al := range l.pool(misc + "#br0").Changes {
+		got[a.String()] = [2]string{al.FixedIn, al.ReservedFor}
+	}
+	want := map[string][2]string{
+		"10.9.0.11": {"/etc/dnsmasq.d/dock", "02:00:00:00:00:01 02:00:00:00:00:03"},
+		"10.9.0.12": {"/etc/dnsmasq.conf", "02:00:00:00:00:02"},
+		"10.9.0.14": {}, // a lease
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -150,13 +150,13 @@ func parseConfig(data []byte, read func(path string) ([]byte, error)) (c config,
 		}
 	}
 	if g.Unique != nil && !*g.Unique { // the server leases the address to whichever of the clients asks first
-		clients := map[netip.Addr]int{}
+		clients := map[netip.Addr][]string{}
 		for _, r := range c.reservations {
-			clients[r.Address]++
+			clients[r.Address] = append(clients[r.Address], r.clients)
 		}
 		for i, r := range c.reservations {
-			if clients[r.Address] > 1 {
-				c.reservations[i] = record{Address: r.Address}
+			if all := clients[r.Address]; len(all) > 1 {
+				c.reservations[i] = record{Address: r.Address, clients: strings.TrimSpace(strings.Join(all, " "))}
 			}
 		}
 	}
@@ -166,6 +166,7 @@ func parseConfig(data []byte, read func(path string) ([]byte, error)) (c config,
 func (c *config) reserve(all []reservation) {
 	for _, r := range all {
 		record := record{MAC: macOf(strings.TrimPrefix(r.MAC, "0x")), Hostname: r.Hostname}
+		record.clients = record.MAC
 		if a, err := netip.ParseAddr(r.Address); err == nil {
 			r.Addresses = append(r.Addresses, a)
 		}

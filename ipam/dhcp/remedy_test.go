@@ -18,6 +18,8 @@ func TestRemedies(t *testing.T) {
 	kea := &ipam.Pool{IPAM: KeaName, Name: "/var/lib/kea/kea-leases4.csv#eth0", Config: "/etc/kea/kea-dhcp4.conf"}
 	leased := ipam.Allocation{Address: four, MAC: "02:00:00:00:00:01", Hostname: "printer"}
 	udhcpd := &ipam.Pool{IPAM: UdhcpdName, Name: "/var/lib/misc/udhcpd.leases#eth0", Config: "/etc/udhcpd.conf"}
+	reserved := leased
+	reserved.FixedIn, reserved.ReservedFor = "/etc/dnsmasq.d/hosts", "02:00:00:00:00:01 02:00:00:00:00:02"
 	remedies, pools := "", ""
 	for _, one := range []struct {
 		ipam  *ipam.IPAM
@@ -41,6 +43,9 @@ func TestRemedies(t *testing.T) {
 		r.Reserve("the holder is not known", of(four, nil, ipam.Allocation{}))
 		r.Reassign("leased to another client", of(four, device, leased))
 		r.Reassign("in use by a pod, leased to another client", of(four, ipamtest.Holder(), leased))
+		for _, p := range one.pools {
+			r.Reassign("reserved for other clients in "+p.Name, ipam.Case{Address: four, Pool: p, Node: "a", Holder: device, Allocation: reserved})
+		}
 		r.Release("leased to nobody", of(four, nil, leased))
 		remedies += r.String()
 		pools += ipamtest.DescribePools(one.ipam, "a", four, one.pools...)

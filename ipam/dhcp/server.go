@@ -3,6 +3,7 @@
 package dhcp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -29,13 +30,20 @@ func repair(texts string) ipam.Repair {
 
 // words returns the values that the texts of remedies name. Of libvirt, bridge, shared and own, one is set: the network of
 // libvirt, the bridge of LXD or Incus, the interface that NetworkManager shares, or that an administrator configured the
-// server.
+// server. server is the program that reads a configuration of Kea, and pid
+// the file with its process ID.
 func words(c *ipam.Case) map[string]any {
 	path, dashed, bracketed := leasePath(c.Pool), strings.NewReplacer(".", "-", ":", "-").Replace(c.Address.String()), c.Address.String()
+	server := strings.TrimSuffix(filepath.Base(c.Pool.Config), ".conf")
 	if c.Address.Is6() {
 		bracketed = "[" + bracketed + "]"
 	}
-	w := map[string]any{"leases": path, "libvirt": "", "bridge": "", "shared": "", "own": "", "leased": "", "dashed": dashed, "bracketed": bracketed}
+	w := map[string]any{"leases": path, "libvirt": "", "bridge": "", "shared": "", "own": "", "leased": "", "dashed": dashed, "bracketed": bracketed,
+		"server": server, "pid": "/run/kea/" + server + "." + server + ".pid", "clients": "",
+	}
+	if macs := c.Allocation.ReservedFor; macs != "" {
+		w["clients"] = " for " + strings.ReplaceAll(macs, " ", " and ")
+	}
 	switch dir, file := filepath.Split(path); {
 	case strings.HasSuffix(file, ".status"):
 		w["libvirt"] = strings.TrimSuffix(filepath.Base(c.Pool.Config), ".conf")
@@ -57,6 +65,9 @@ type record struct {
 	Address netip.Addr
 	// MAC is the hardware address of the client; empty if it is not known or there are several.
 	MAC, Hostname string
+	// file is the configuration that has a reservation, and clients are the hardware addresses that it is for, with a
+	// space between; empty for a lease without one.
+	file, clients string
 	// Client is the client identifier that the client sent; empty if it sent none. FormerMAC is the
 	// hardware address of the client that had the lease before, if it sent the same identifier.
 	Client, FormerMAC string
@@ -146,6 +157,7 @@ func (s *server) put(c content, devices []ipam.Device, now time.Time) (again boo
 	}
 	reserved := map[netip.Addr][]record{}
 	for _, r := range c.Reservations {
+		r.file = cmp.Or(r.file, s.at.Config)
 		reserved[r.Address] = append(reserved[r.Address], r)
 	}
 	for a, list := range reserved {
@@ -154,6 +166,7 @@ func (s *server) put(c content, devices []ipam.Device, now time.Time) (again boo
 		if i := slices.IndexFunc(list, func(r record) bool { return leased && r.MAC == lease.MAC }); i >= 0 {
 			r = list[i]
 		} else if leased && r.MAC == "" {
+			lease.file, lease.clients = r.file, r.clients
 			r = lease
 		}
 		all.pool(a, "").Ranges = append(all.pool(a, "").Ranges, ipam.Range{First: a, Last: a})
@@ -293,7 +306,7 @@ func (m *assignment) pool(a netip.Addr, suffix string) *ipam.FilePool {
 
 func (m *assignment) add(r record, suffix string) {
 	p := m.pool(r.Address, suffix)
-	al := ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, FormerMAC: r.FormerMAC, Hostname: r.Hostname}, Expires: r.Expires}
+	al := ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, FormerMAC: r.FormerMAC, Hostname: r.Hostname, FixedIn: r.file, ReservedFor: r.clients}, Expires: r.Expires}
 	if r.Declined {
 		al.KeptUntil, al.Expires = r.Expires, time.Time{}
 	}

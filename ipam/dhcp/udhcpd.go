@@ -192,7 +192,7 @@ func parseUdhcpdConfig(data []byte) udhcpdConf {
 		case "static_lease":
 			if len(w) > 2 {
 				if a, err := netip.ParseAddr(w[2]); err == nil && macOf(w[1]) != "" {
-					c.reservations = append(c.reservations, record{Address: a, MAC: macOf(w[1])})
+					c.reservations = append(c.reservations, record{Address: a, MAC: macOf(w[1]), clients: macOf(w[1])})
 				}
 			}
 		}

@@ -2556,7 +2556,13 @@ type AllocationRecord struct {
 	KeptUntil *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=kept_until,json=keptUntil,proto3" json:"kept_until,omitempty"`
 	// End of a DHCP lease, by the agent's clock, unless the client renews it; unset if it does not end, and
 	// for other allocations.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// Configuration that fixes the address for its holder, such as a reservation of a DHCP server: a file. It
+	// is empty if the IPAM has chosen the address.
+	FixedIn string `protobuf:"bytes,15,opt,name=fixed_in,json=fixedIn,proto3" json:"fixed_in,omitempty"`
+	// Hardware addresses of the clients that the reservation is for, with a space between; empty if there is
+	// none, or it names none.
+	ReservedFor   string `protobuf:"bytes,16,opt,name=reserved_for,json=reservedFor,proto3" json:"reserved_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2687,6 +2693,20 @@ func (x *AllocationRecord) GetExpiresAt() *timestamppb.Timestamp {
 		return x.ExpiresAt
 	}
 	return nil
+}
+
+func (x *AllocationRecord) GetFixedIn() string {
+	if x != nil {
+		return x.FixedIn
+	}
+	return ""
+}
+
+func (x *AllocationRecord) GetReservedFor() string {
+	if x != nil {
+		return x.ReservedFor
+	}
+	return ""
 }
 
 // Holder is an interface whose neighbour table has the entry.
@@ -2989,7 +3009,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\tclient_id\x18\x10 \x01(\fR\bclientId\"8\n" +
 	"\fAddressRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\fR\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\fR\x04last\"\xdb\x03\n" +
+	"\x04last\x18\x02 \x01(\fR\x04last\"\x99\x04\n" +
 	"\x10AllocationRecord\x12\x12\n" +
 	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x18\n" +
@@ -3008,7 +3028,9 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"kept_until\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tkeptUntil\x129\n" +
 	"\n" +
-	"expires_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt2X\n" +
+	"expires_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x19\n" +
+	"\bfixed_in\x18\x0f \x01(\tR\afixedIn\x12!\n" +
+	"\freserved_for\x18\x10 \x01(\tR\vreservedFor2X\n" +
 	"\rReportService\x12G\n" +
 	"\x06Report\x12\x1b.ipwitness.v1.ReportRequest\x1a\x1c.ipwitness.v1.ReportResponse(\x010\x01B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
