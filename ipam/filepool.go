@@ -59,6 +59,16 @@ func (p *FilePool) Set(next map[netip.Addr]FileAllocation) {
 	p.current = next
 }
 
+// Fix sets what the configurations of holders say about the allocations: in does so for one of them.
+func (p *FilePool) Fix(in func(al *Allocation) (file string)) {
+	for a, al := range p.current {
+		if file := in(&al.Allocation); file != al.FixedIn {
+			al.FixedIn = file
+			p.current[a], p.Changes[a] = al, &al
+		}
+	}
+}
+
 // emptiedAtOnce is the number of records from which their disappearance in one version of a file is a
 // loss, for a file in which each release removes the records of one container.
 const emptiedAtOnce = 2

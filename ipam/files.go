@@ -218,6 +218,9 @@ type Container struct {
 	// Given are the addresses that the engine has given the container, with its networks as
 	// EngineNetwork returns them; nil if the engine does not record this apart from its IPAM.
 	Given map[netip.Addr]string
+	// Fixed are those of them that the container's configuration fixes, in the file FixedIn.
+	Fixed   map[netip.Addr]bool
+	FixedIn string
 }
 
 // EngineNetwork returns the name of an engine's network among all networks of a node. No CNI network

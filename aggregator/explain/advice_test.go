@@ -121,6 +121,9 @@ func TestRemedies(t *testing.T) {
 		{"docker of two nodes has one range for a network on their LAN", []string{
 			"node n1 keeps its range", "On node n2, look at the settings of network net0 of docker", "docker network inspect net0", "`--ip-range`",
 		}},
+		{"docker of two nodes started a container with one fixed address", []string{
+			"Decide which of these containers keeps the address. They have one name", "docker stop container-we", "give it a different fixed address",
+		}},
 		{"a network of docker overlaps with one of CNI on a bridge", []string{
 			"if network kindnet keeps its range", "created again with a different range (--subnet)", "a fixed address (`docker run --ip`", "docker stop", "docker start",
 		}},

@@ -14,12 +14,15 @@ import (
 
 // factWords are the values that the texts of facts name.
 var factWords = map[string]func(*wording, *verdict.Fact) any{
-	"owner":      func(w *wording, f *verdict.Fact) any { return w.name(f.Owners[0]) },
-	"other":      func(w *wording, f *verdict.Fact) any { return w.name(f.Owners[1]) },
-	"owners":     func(w *wording, f *verdict.Fact) any { return w.names(f.Owners) },
-	"others":     func(w *wording, f *verdict.Fact) any { return list(w.names(f.Owners[1:])) },
-	"are":        func(_ *wording, f *verdict.Fact) any { return isAre(len(f.Owners)) },
-	"othersare":  func(_ *wording, f *verdict.Fact) any { return isAre(len(f.Owners) - 1) },
+	"owner":     func(w *wording, f *verdict.Fact) any { return w.name(f.Owners[0]) },
+	"other":     func(w *wording, f *verdict.Fact) any { return w.name(f.Owners[1]) },
+	"owners":    func(w *wording, f *verdict.Fact) any { return w.names(f.Owners) },
+	"others":    func(w *wording, f *verdict.Fact) any { return list(w.names(f.Owners[1:])) },
+	"are":       func(_ *wording, f *verdict.Fact) any { return isAre(len(f.Owners)) },
+	"othersare": func(_ *wording, f *verdict.Fact) any { return isAre(len(f.Owners) - 1) },
+	"each": func(w *wording, f *verdict.Fact) any {
+		return list(each(f.Owners, func(id *string) string { return w.placed(*id) }))
+	},
 	"placed":     func(w *wording, f *verdict.Fact) any { return w.placed(f.Owners[0]) },
 	"exactly":    func(w *wording, f *verdict.Fact) any { return exactly(w.owner(f.Owners[0])) },
 	"node":       func(w *wording, f *verdict.Fact) any { return w.node(f.Owners[0]) },

@@ -848,9 +848,20 @@ func (a *remedyBuilder) another(change, keep verdict.Origin, first *verdict.Owne
 		"configuration", Text(key, "config", config, "node", node, "network", change.Network, "device", change.Device))
 }
 
+// oneName reports whether all owners have the name of the first one.
+func oneName(owners []*verdict.Owner) bool {
+	first := owners[0].Workload().Name
+	return first != "" && !slices.ContainsFunc(owners, func(o *verdict.Owner) bool { return o.Workload().Name != first })
+}
+
 // setByHand returns the steps for an address that was set by hand: remove it or, if it must stay,
 // exclude it from the range of IPAM.
 func (a *remedyBuilder) setByHand(owners []*verdict.Owner) []advice.Action {
+	if a.c.Fixed() {
+		return a.steps("fixed-for-each", "service", when(oneName(owners), Text("fixed/one-service")), "choice", choices(owners, func(keep *verdict.Owner) (string, []advice.Action) {
+			return a.placed(keep.ID) + " keeps the address", ofAllBut(keep, owners, func(o *verdict.Owner) []advice.Action { return ofEngine(o, "end-fixed") })
+		}))
+	}
 	wrong := a.wrong()
 	byHand := func(o *verdict.Owner) bool { return slices.Contains(wrong, o) }
 	given := except(owners, byHand)

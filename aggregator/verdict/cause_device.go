@@ -181,6 +181,10 @@ func (q *inquiry) staticAddress() (r reason) {
 	if !q.unrelated() {
 		return reason{}
 	}
+	if r.Facts = q.fixed(); r.fits() {
+		r.Headline = &Fact{Kind: HeadFixed, Owners: ids(q.owners...)}
+		return r
+	}
 	q.pairs(func(o, other *Owner) bool {
 		why, gateway := q.byHand(o), q.gateway(other, o)
 		if why == nil || !q.given(other) && !q.inPodRange() && gateway == nil {

@@ -88,7 +88,7 @@ func (q *inquiry) podCIDROverlap() reason {
 // ofPairs compares each pair of owners that meet, and returns the first reason that fits. If none
 // fits, it returns a reason why not.
 func (q *inquiry) ofPairs(compare func(a, b *Owner) reason, meet func(a, b *Owner) bool) (r reason) {
-	if !q.unrelated() {
+	if !q.unrelated() || q.fixed() != nil {
 		return reason{}
 	}
 	q.pairs(func(a, b *Owner) bool {

@@ -143,6 +143,8 @@ const (
 	FactRecordVanished FactKind = "record-vanished"
 	// FactLeaseEnded: the lease that the DHCP server of Pool had given Owners[0] ended at At and was not renewed.
 	FactLeaseEnded FactKind = "lease-ended"
+	// FactFixed: the configuration of Owners[0], in the file Text, fixes the address for it.
+	FactFixed FactKind = "fixed"
 	// FactLeaseGone: at At, the lease that the DHCP server of Pool had given Owners[0] was gone before its end.
 	FactLeaseGone FactKind = "lease-gone"
 	// FactLeasedAnother: Owners[0] has a lease of another address, Addresses[0], on the same interface Device.
@@ -198,6 +200,8 @@ const (
 	// HeadAnycast: the address is the subnet-router anycast address (RFC 4291, section 2.6.1) of the prefix Text, with which
 	// Owners tried to use it.
 	HeadAnycast FactKind = "subnet-router-anycast"
+	// HeadFixed: Owners are containers whose configurations fix the address.
+	HeadFixed FactKind = "fixed-for-each"
 	// HeadLeaseGone: the leases that the DHCP server of Pool had given Owners are gone, some of them before their ends.
 	HeadLeaseGone FactKind = "leases-gone"
 	// HeadAllocatedTwice: the IPAM of Pool has the address for both Owners.

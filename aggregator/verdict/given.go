@@ -195,6 +195,18 @@ func (q *inquiry) given(o *Owner) bool {
 		q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil
 }
 
+// fixed returns, for each owner, the configuration that fixes the address for it; nil if an owner is not known to have one.
+func (q *inquiry) fixed() (facts []Fact) {
+	for _, o := range q.owners {
+		i := slices.IndexFunc(q.allocations, func(al *Allocation) bool { return al.Pool.Engine && al.FixedIn != "" && al.matches(o) == certainMatch })
+		if i < 0 {
+			return nil
+		}
+		facts = append(facts, Fact{Kind: FactFixed, Owners: ids(o), Text: q.allocations[i].FixedIn})
+	}
+	return facts
+}
+
 // gave reports whether a pool assigned the address to an owner, according to CNI results, the
 // container runtime and the pool's own records. A DHCP server gives addresses to other nodes, too, but only
 // its records say so.

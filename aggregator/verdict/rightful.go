@@ -86,6 +86,10 @@ func (c *Conflict) JoinsEngines() bool {
 	return c.Kind == LinkScope && len(c.Owners) > 1 && !slices.ContainsFunc(c.Owners, func(o Owner) bool { return o.hasVIPProgram() || !o.setByEngine(c.Address) })
 }
 
+// Fixed reports whether the owners are containers whose configurations fix the address, so that nothing tells which is the
+// wrong one: of a service that was moved, it is the older one.
+func (c *Conflict) Fixed() bool { return c.Headline != nil && c.Headline.Kind == HeadFixed }
+
 // Title returns what is known about an owner's right to the address.
 func (c *Conflict) Title(o *Owner) Title {
 	for _, t := range c.Titles {
@@ -117,7 +121,7 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 			return left[0], RightAlive
 		}
 	}
-	if c.Cause == CauseDHCPClientIdentity || c.Cause == CauseTwoDHCPServers || c.Copied() {
+	if c.Cause == CauseDHCPClientIdentity || c.Cause == CauseTwoDHCPServers || c.Copied() || c.Fixed() {
 		return nil, RightUndecided // each has a lease, or the same right to the address
 	}
 	if c.SameVM() {

@@ -82,6 +82,18 @@ func (s *dockerSource) Read(r ipam.FileRead) (again bool) {
 		s.containers.read()
 	}
 	again, _ = s.read(r, parseDocker)
+	fixed := map[string]*ipam.Container{}
+	for _, c := range s.Containers() {
+		fixed[c.ID] = c
+	}
+	for _, p := range s.Pools() {
+		p.Fix(func(al *ipam.Allocation) string {
+			if c := fixed[al.ContainerID]; c != nil && c.Fixed[al.Address] && c.Given[al.Address] == p.Network {
+				return c.FixedIn
+			}
+			return ""
+		})
+	}
 	return again
 }
 

@@ -21,7 +21,10 @@ type dockerContainer struct {
 	State           struct{ Running bool }
 	NetworkSettings struct {
 		SandboxKey string
-		Networks   map[string]*struct{ IPAddress, GlobalIPv6Address string }
+		Networks   map[string]*struct {
+			IPAddress, GlobalIPv6Address string
+			IPAMConfig                   struct{ IPv4Address, IPv6Address string } // what the user has requested
+		}
 	}
 }
 
@@ -34,7 +37,7 @@ func parseContainer(data []byte) (*ipam.Container, error) {
 	if !c.State.Running || c.ID == "" || len(c.ID) > ipam.MaxText || len(c.Name) > ipam.MaxText {
 		return nil, nil
 	}
-	found := &ipam.Container{Engine: DockerName, ID: c.ID, Name: strings.TrimPrefix(c.Name, "/"), Given: map[netip.Addr]string{}}
+	found := &ipam.Container{Engine: DockerName, ID: c.ID, Name: strings.TrimPrefix(c.Name, "/"), Given: map[netip.Addr]string{}, Fixed: map[netip.Addr]bool{}}
 	if c.NetworkSettings.SandboxKey != "" {
 		found.Netns = ipam.CleanPath(c.NetworkSettings.SandboxKey)
 	}
@@ -45,6 +48,11 @@ func parseContainer(data []byte) (*ipam.Container, error) {
 		for _, text := range []string{e.IPAddress, e.GlobalIPv6Address} {
 			if a, err := netip.ParseAddr(text); err == nil {
 				found.Given[a] = ipam.EngineNetwork(DockerName, name)
+			}
+		}
+		for _, text := range []string{e.IPAMConfig.IPv4Address, e.IPAMConfig.IPv6Address} {
+			if a, err := netip.ParseAddr(text); err == nil && found.Given[a] != "" {
+				found.Fixed[a] = true
 			}
 		}
 	}
@@ -97,6 +105,9 @@ func (c *dockerContainers) read() {
 			if found, err = parseContainer(data); err != nil {
 				err = fmt.Errorf("parse %s: %w", path, err)
 				had.info = info // of no use to read it again
+			}
+			if found != nil {
+				found.FixedIn = path
 			}
 		} else {
 			had.info = nil // read it again

@@ -201,6 +201,33 @@ func TestNetworksWithDevicesOnALAN(t *testing.T) {
 	}
 }
 
+// Only the address that the user has requested for a container is a fixed one.
+func TestFixedAddressesAreTold(t *testing.T) {
+	n := newDockerNode(t)
+	n.give(appnet, "web", "172.30.5.129/24", "fd00:5::2/64")
+	n.give(appnet, "db", "172.30.5.130/24", "")
+	n.save()
+	n.container("db", "db", true, "/run/docker/netns/ba9876543210", "172.30.5.130")
+	config := `{"State":{"Running":true},"ID":"web","Name":"/web","NetworkSettings":{"Networks":{"appnet":{"IPAMConfig":%s,"IPAddress":"172.30.5.129","GlobalIPv6Address":"fd00:5::2"}}}}`
+	for _, one := range []struct{ requested, want string }{{"null", ""}, {`{"IPv4Address":"172.30.5.129"}`, "containers/web/config.v2.json"}, {"{}", ""}} {
+		n.write("containers/web/config.v2.json", fmt.Sprintf(config, one.requested))
+		n.look()
+		for a, al := range n.pool("appnet").Changes {
+			want := ""
+			if a.String() == "172.30.5.129" && one.want != "" {
+				want = filepath.Join(n.root, one.want)
+			}
+			if al.FixedIn != want {
+				t.Errorf("%s of %s with %s: got %q, want %q", a, al.ContainerID, one.requested, al.FixedIn, want)
+			}
+		}
+		if _, changed := n.pool("appnet").Changes[netip.MustParseAddr("172.30.5.129")]; !changed {
+			t.Errorf("%s: got no change", one.requested)
+		}
+		clear(n.pool("appnet").Changes)
+	}
+}
+
 func TestContainersAreNamed(t *testing.T) {
 	n := newDockerNode(t)
 	n.save()

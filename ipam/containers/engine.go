@@ -127,7 +127,7 @@ func subnet(whole, part netip.Prefix) ipam.Range {
 
 // keep returns the previous record of a container if nothing has changed.
 func keep(had, found *ipam.Container) *ipam.Container {
-	if had != nil && found != nil && had.ID == found.ID && had.Name == found.Name && had.Netns == found.Netns && maps.Equal(had.Given, found.Given) {
+	if had != nil && found != nil && had.ID == found.ID && had.Name == found.Name && had.Netns == found.Netns && maps.Equal(had.Given, found.Given) && maps.Equal(had.Fixed, found.Fixed) {
 		return had
 	}
 	return found

@@ -76,6 +76,27 @@ var ofEngines = []Situation{
 		},
 	},
 	{
+		Name: "docker of two nodes started a container with one fixed address", Cause: static, Addr: "192.0.2.2",
+		Build: func(w *World) {
+			const network = containers.DockerName + ":net0"
+			for _, uplink := range OnLAN(w, "n1", "n2") {
+				n := uplink.Namespace.Node.Name
+				who := Contained(containers.DockerName, "web")
+				who.ContainerID = "container-web" + n
+				ns := w.Namespace(n, 2, "10"+n[1:], who)
+				w.Assigned(w.Interface(ns, verdict.Interface{MAC: verdict.MAC("chld" + n), Attachment: verdict.Lower, Link: uplink.Link, HostInterface: "eth0"})).Network = network
+				w.Books(w.Pool(containers.DockerName, n, network, "192.0.2.1-192.0.2.254"), "web"+n).FixedIn = "/var/lib/docker/containers/" + n + "/config.v2.json"
+			}
+		},
+		Facts: []string{
+			"fixed owners=web text=/var/lib/docker/containers/n1/config.v2.json",
+			"fixed owners=web text=/var/lib/docker/containers/n2/config.v2.json",
+		},
+		RuledOut: []string{
+			"ipam-state-lost: given-once owners=web pool=docker|n1|docker:net0",
+		},
+	},
+	{
 		Name: "a network of docker overlaps with one of CNI on a bridge", Cause: networks,
 		Build: func(w *World) {
 			w.Within("n1", "cni0", "kindnet", Who("web"))
