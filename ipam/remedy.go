@@ -29,6 +29,7 @@ type Repair struct {
 	//     to other nodes.
 	//   - restart-container restarts a container of an engine, so that it gets an address with a record and nothing is
 	//     left that has the previous one.
+	//   - check/config is the command with which a DHCP server checks its configuration.
 	//   - end-fixed stops a container of an engine whose configuration fixes the address of another one.
 	//   - check has the IPAM check its own records.
 	//   - effect/free is what a missing record of an address in use means, as a clause and possibly more sentences.

@@ -811,11 +811,12 @@ func (a *addressAudit) past() {
 		}
 		for i := range a.judged.Owners {
 			o := &a.judged.Owners[i]
-			if !concerns(al.Pool, o) {
+			had := al.Pool.Leases && o.HasMAC(al.MAC) // that its link is the server's may be known only later
+			if !had && !concerns(al.Pool, o) {
 				continue
 			}
 			switch {
-			case al.For(o):
+			case had, al.For(o):
 				a.note(verdict.Past{Owner: o.ID, Kind: verdict.FindingInUseUnallocated, Allocation: al, Ended: a.ended(al), Since: a.in.Now})
 			case a.in.Now >= max(o.Begun(), al.Heard).Add(a.policy.Settle): // an earlier allocation may have been for a previous owner
 				a.note(verdict.Past{Owner: o.ID, Kind: verdict.FindingBookedElsewhere, Allocation: al, Since: a.in.Now})

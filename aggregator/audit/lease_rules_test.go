@@ -137,6 +137,20 @@ func TestEndOfALeaseIsRemembered(t *testing.T) {
 	}
 }
 
+// That the link of a client is the server's may become known only after its lease has vanished.
+func TestEndOfALeaseIsRememberedBeforeItsLinkIsKnown(t *testing.T) {
+	for mac, want := range map[string]int{one: 1, two: 0} {
+		w, _, p := lan()
+		w.Assigned(w.Interface(w.Host("n2"), verdict.Interface{Name: "eth0", Attachment: verdict.Own, Uplink: true, Link: w.Link("n2", "eth0", verdict.Uplink, false), MAC: verdict.MAC(mac)}))
+		in := w.Case()
+		in.Vanished = []*verdict.Allocation{{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: verdict.MAC(one).String()}}}
+		judged := w.Policy.Judge(in)
+		if past := audit.Address(&w.Policy, in, &judged).Past; len(past) != want {
+			t.Errorf("got %+v of the lease of %q, want %d", past, mac, want)
+		}
+	}
+}
+
 // A lease that vanishes at its end was not renewed. One that vanishes earlier was lost, or released. The clock of the server
 // counts.
 func TestALeaseEndsByItsOwnTime(t *testing.T) {

@@ -111,6 +111,10 @@ func TestRemedies(t *testing.T) {
 		{"a client that has given its lease back, and goes on using the address", []string{
 			"gave it back (DHCPRELEASE)", "ipwitness audit", "Leave node n2 itself", "Have node n1 itself (eth0) release its lease and request another one",
 		}},
+		{"one reservation for two machines", []string{
+			"In /etc/dnsmasq.d/dock of node n3, make a reservation for each client", "only if it finds no error", "Leave node n2 itself", "Have node n1 itself (eth0) release its lease and request another one",
+		}},
+		{"the server leased the address to another client while the first one had it", []string{"(DHCPRELEASE) or the server leased", "Leave node n2 itself"}},
 		{"a client that has given its lease back, and has another one beside the old address", []string{
 			"gave it back (DHCPRELEASE)", "Leave node n2 itself", "promote_secondaries=1", "ip addr del 10.244.1.5/24 dev eth0",
 		}},

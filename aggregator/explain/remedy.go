@@ -80,12 +80,9 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 		switch h.Kind {
 		case verdict.HeadOneGateway:
 			return a.oneGateway()
-		case verdict.HeadLeaseEnded, verdict.HeadLeaseGone:
-			key := "lease-ended"
-			if h.Kind == verdict.HeadLeaseGone {
-				key = "lease-gone"
-			}
-			return a.steps(key, "owners", each(h.Owners, func(id *string) string { return a.name(*id) }), "decide", a.decide(owners))
+		case verdict.HeadLeaseEnded, verdict.HeadLeaseGone, verdict.HeadLeaseReplaced, verdict.HeadOneReservation:
+			p := a.c.From[0]
+			return a.steps(string(h.Kind), "file", h.Text, "check", ipamOf(p).Text("check/config", ipam.Case{Pool: &p.Pool}), "node", h.Pool.Node, "owners", each(h.Owners, func(id *string) string { return a.name(*id) }), "decide", a.decide(owners))
 		}
 	}
 	if a.c.HeldAsOwn() && (a.c.Cause == verdict.CauseUnknown || a.c.Cause == verdict.CauseStaticAddress) {
@@ -364,7 +361,7 @@ func (a *remedyBuilder) clients() []*verdict.Owner {
 func (a *remedyBuilder) leased(o *verdict.Owner) bool {
 	p := a.c.Title(o).Pool
 	h := a.c.Headline
-	ended := a.c.Cause == verdict.CauseUnknown && h != nil && (h.Kind == verdict.HeadLeaseEnded || h.Kind == verdict.HeadLeaseGone) && slices.Contains(h.Owners, o.ID)
+	ended := a.c.Cause == verdict.CauseUnknown && h != nil && len(a.c.From) > 0 && slices.Contains(h.Owners, o.ID)
 	if p == nil && (a.c.Cause == verdict.CauseIPAMStateLost || ended) {
 		p = a.c.From[0] // it had a lease
 	}

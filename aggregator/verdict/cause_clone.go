@@ -79,7 +79,7 @@ func (q *inquiry) dhcpClientIdentity() (r reason) {
 			continue
 		}
 		holders := filterOwners(q.owners, func(o *Owner) bool { return al.leasedTo(o) == certainMatch })
-		former := filterOwners(q.owners, func(o *Owner) bool { return o.has(al.FormerMAC) && !o.has(al.MAC) })
+		former := filterOwners(q.owners, func(o *Owner) bool { return o.HasMAC(al.FormerMAC) && !o.HasMAC(al.MAC) })
 		switch {
 		case al.Pool.Client:
 			other := q.sameClient(al)
@@ -169,9 +169,9 @@ func (q *inquiry) leasedByTwo(client bool) (r reason) {
 	return r
 }
 
-// has reports whether the owner has a hardware address, in the usual notation; no owner has the empty
+// HasMAC reports whether the owner has a hardware address, in the usual notation; no owner has the empty
 // one.
-func (o *Owner) has(mac string) bool {
+func (o *Owner) HasMAC(mac string) bool {
 	return mac != "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 		return c.Wire() && c.MAC.String() == mac || !c.Wire() && c.Interface.MAC.String() == mac
 	})

@@ -3,6 +3,7 @@ package verdict
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -229,6 +230,22 @@ func (q *inquiry) leasedAnother(o *Owner) []Fact {
 	return nil
 }
 
+// successor returns the lease of another client that was read when a lease was gone, or that is by the same reservation; nil
+// if there is none.
+func (q *inquiry) successor(past *Past) *Allocation {
+	for _, al := range q.allocationsOf(past.Allocation.Pool) {
+		if al.MAC != "" && al.MAC != past.Allocation.MAC && (al.Heard != 0 && al.Heard <= past.Since || al.reservedFor(past.Allocation.MAC)) {
+			return al
+		}
+	}
+	return nil
+}
+
+// reservedFor reports whether the reservation of a lease is for a client.
+func (al *Allocation) reservedFor(mac string) bool {
+	return slices.Contains(strings.Fields(al.ReservedFor), mac)
+}
+
 // leaseEnded: owners go on using the address after the ends of their DHCP leases.
 func (q *inquiry) leaseEnded() (r reason) {
 	for _, o := range q.owners {
@@ -246,9 +263,16 @@ func (q *inquiry) leaseEnded() (r reason) {
 		}
 		if past.Ended != 0 {
 			r.fact(Fact{Kind: FactLeaseEnded, Pool: p.Label(), Owners: ids(o), At: past.Ended})
-		} else {
+		} else if next := q.successor(past); next == nil {
 			r.Headline.Kind = HeadLeaseGone
 			r.fact(Fact{Kind: FactLeaseGone, Pool: p.Label(), Owners: ids(o), At: past.Since})
+		} else {
+			r.Headline.Kind = HeadLeaseReplaced
+			r.fact(Fact{Kind: FactLeaseReplaced, Pool: p.Label(), Owners: ids(o), At: past.Since})
+			if next.reservedFor(past.Allocation.MAC) {
+				r.Headline.Kind, r.Headline.Text = HeadOneReservation, next.FixedIn
+				r.fact(Fact{Kind: FactOneReservation, Owners: ids(o), Text: next.FixedIn})
+			}
 		}
 		r.fact(q.leasedAnother(o)...)
 	}

@@ -147,6 +147,11 @@ const (
 	FactFixed FactKind = "fixed"
 	// FactLeaseGone: at At, the lease that the DHCP server of Pool had given Owners[0] was gone before its end.
 	FactLeaseGone FactKind = "lease-gone"
+	// FactLeaseReplaced: at At, the DHCP server of Pool had a lease for another client in place of that of Owners[0], which
+	// had not ended.
+	FactLeaseReplaced FactKind = "lease-replaced"
+	// FactOneReservation: a reservation in the file Text is for Owners[0] and for the client that has the lease now.
+	FactOneReservation FactKind = "one-reservation"
 	// FactLeasedAnother: Owners[0] has a lease of another address, Addresses[0], on the same interface Device.
 	FactLeasedAnother FactKind = "leased-another"
 )
@@ -204,6 +209,11 @@ const (
 	HeadFixed FactKind = "fixed-for-each"
 	// HeadLeaseGone: the leases that the DHCP server of Pool had given Owners are gone, some of them before their ends.
 	HeadLeaseGone FactKind = "leases-gone"
+	// HeadLeaseReplaced: the DHCP server of Pool has leased the address to another client, and the leases of Owners had not
+	// ended.
+	HeadLeaseReplaced FactKind = "leases-replaced"
+	// HeadOneReservation: a reservation of Pool in the file Text is for Owners and for the client that has the lease now.
+	HeadOneReservation FactKind = "reserved-for-several"
 	// HeadAllocatedTwice: the IPAM of Pool has the address for both Owners.
 	HeadAllocatedTwice FactKind = "allocated-twice"
 )

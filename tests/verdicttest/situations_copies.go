@@ -354,6 +354,44 @@ var ofCopies = []Situation{
 		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "static-address: given-to-all owners=n1,n2"},
 	},
 	{
+		Name: "the server leased the address to another client while the first one had it", Cause: unknown,
+		Build: func(w *World) {
+			formerlyLeased(w, verdict.Past{})
+			w.Allocations[0].Heard = Start
+		},
+		Facts: []string{
+			"lease-replaced owners=n1 pool=dnsmasq|n3| at=0s",
+			"record pool=dnsmasq|n3| state=1 record=->n2",
+		},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "static-address: given-to-all owners=n1,n2"},
+	},
+	{
+		Name: "another client got the address after the first one had given it back", Cause: unknown,
+		Build: func(w *World) {
+			formerlyLeased(w, verdict.Past{})
+			w.Allocations[0].Heard, w.Allocations[0].FixedIn, w.Allocations[0].ReservedFor = Start.Add(time.Second), "/etc/dnsmasq.conf", w.Allocations[0].MAC
+		},
+		Facts: []string{
+			"lease-gone owners=n1 pool=dnsmasq|n3| at=0s",
+			"record pool=dnsmasq|n3| state=1 record=->n2",
+		},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "static-address: given-to-all owners=n1,n2"},
+	},
+	{
+		Name: "one reservation for two machines", Cause: unknown,
+		Build: func(w *World) {
+			formerlyLeased(w, verdict.Past{})
+			al := w.Allocations[0]
+			al.Heard, al.FixedIn, al.ReservedFor = Start.Add(time.Second), "/etc/dnsmasq.d/dock", w.Past[0].Allocation.MAC+" "+al.MAC
+		},
+		Facts: []string{
+			"lease-replaced owners=n1 pool=dnsmasq|n3| at=0s",
+			"one-reservation owners=n1 text=/etc/dnsmasq.d/dock",
+			"record pool=dnsmasq|n3| state=1 record=->n2",
+		},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "static-address: given-to-all owners=n1,n2"},
+	},
+	{
 		Name: "a client that goes on using the address after the end of its lease", Cause: unknown,
 		Build: func(w *World) { formerlyLeased(w, verdict.Past{Ended: Start.Add(-time.Second)}) },
 		Facts: []string{
