@@ -411,8 +411,12 @@ func Networks(p *verdict.Policy, n *verdict.Node, pools []NodePool) (findings []
 
 // auditSubnets checks whether the address has an owner on a LAN of a node and another one on a link inside of the node, and
 // the node has subnets with the address on both: it sends packets for the address to one of the two only. Whether two links
-// that lead out of the node are one LAN is not known.
+// that lead out of the node are one LAN is not known. Packets for an IPv6 link-local address are sent on the link that the sender
+// names; routes for 169.254.0.0/16 are as for any subnet.
 func (a *addressAudit) auditSubnets() {
+	if a.in.Address.Is6() && a.in.Address.IsLinkLocalUnicast() {
+		return
+	}
 	for i := range a.in.Nodes {
 		subnets := a.in.Nodes[i].Subnets
 		for k := range subnets {

@@ -521,12 +521,23 @@ func TestSubnetsOfANodeOverlap(t *testing.T) {
 		client, inPod *verdict.Claim
 	}
 	const client = "\x02\x00\x00\x00\x00\x63"
+	at := func(address, subnet string) func(s *scene) {
+		return func(s *scene) {
+			s.Addr = netip.MustParseAddr(address)
+			for i := range s.Subnets {
+				s.Subnets[i].Prefix = netip.MustParsePrefix(subnet)
+			}
+		}
+	}
 	for _, test := range []struct {
 		name   string
 		change func(s *scene)
 		want   bool
 	}{
 		{"a client and a pod", nil, true},
+		{"a client and a pod, by IPv6", at("fd00::3", "fd00::1/64"), true},
+		{"a client and a pod, by an IPv4 link-local address", at("169.254.0.3", "169.254.0.1/16"), true},
+		{"a gateway and a virtual router, both fe80::1", at("fe80::1", "fe80::3/64"), false},
 		{"a client and a guest", func(s *scene) {
 			s.Drop(s.inPod)
 			s.Wire(s.Interface(s.Host("n1"), verdict.Interface{Name: "tap0", Tap: true, Attachment: verdict.Own, Link: s.in.Link}), "\x52\x54\x00\x00\x00\x01")
