@@ -59,10 +59,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 		case w.Name == "" && w.PID != 0:
 			key = "unassign/process"
 		}
-		for _, c := range o.Claims {
-			if a.IsLinkLocalUnicast() && !onLinkOf(o, c) {
-				continue // on another link, it is another address
-			}
+		for _, c := range contested(o, a) {
 			if c.Counts() && w.Kind == verdict.Host && c.Interface.WithoutNeighbours() {
 				steps = append(steps, scope{o, "device", c.Interface.Name}.steps("unassign/tunnel")...)
 				continue
@@ -71,7 +68,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 				steps = append(steps, scope{"node", o.Node.Name, "device", c.Interface.Name}.steps("answered/"+engine)...)
 			} else if c.Counts() || c.Kind == verdict.DADFailed {
 				steps = append(steps, scope{
-					o, "device", c.Interface.Name, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes"), "uplink", when(leadsOut(c.Interface), "yes"),
+					o, "device", c.Interface.Name, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes"), "kept", keptOn(o, c, a), "uplink", when(leadsOut(c.Interface), "yes"),
 				}.steps(key)...)
 			}
 		}
@@ -80,9 +77,28 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 	return scope{o, "address", a}.steps("release/" + key)
 }
 
-// onLinkOf reports whether a claim is about the link on which its owner is compared.
-func onLinkOf(o *verdict.Owner, c *verdict.Claim) bool {
-	return o.Interface == nil || o.Interface.Link == nil || c.Interface.Link.Is(o.Interface.Link)
+// contested returns the claims that an owner must give up. What it has on other links than that of the conflict stays, and a
+// link-local address is another address there.
+func contested(o *verdict.Owner, a netip.Addr) []*verdict.Claim {
+	switch {
+	case o.OnLink:
+		return o.Here
+	case !a.IsLinkLocalUnicast() || o.Interface == nil || o.Interface.Link == nil:
+		return o.Claims
+	}
+	return those(o.Claims, func(c *verdict.Claim) bool { return c.Interface.Link.Is(o.Interface.Link) })
+}
+
+// keptOn returns another interface of an owner that keeps an IPv4 address when the owner gives a claim up. Linux goes on answering
+// for it on the interface of the claim: see weakHost of package verdict. It is empty if there is none.
+func keptOn(o *verdict.Owner, up *verdict.Claim, a netip.Addr) string {
+	gone := contested(o, a)
+	for _, c := range o.Claims {
+		if a.Is4() && c.Kind == verdict.Assigned && !slices.Contains(gone, c) && c.Interface.VRF == up.Interface.VRF {
+			return c.Interface.Name
+		}
+	}
+	return ""
 }
 
 // engineOf returns what made a bridge, and sets its address again after it was deleted; empty if it is the node's.

@@ -654,9 +654,9 @@ func giveUp(o *verdict.Owner, a netip.Addr, p *verdict.Pool) (steps []advice.Act
 		return steps
 	}
 	_, known := entering(o)
-	for _, c := range o.Claims {
-		if c.Counts() && known && (!a.IsLinkLocalUnicast() || onLinkOf(o, c)) {
-			steps = append(steps, scope{o, "device", c.Interface.Name, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes")}.steps(variantOf("remove-vip", o))...)
+	for _, c := range contested(o, a) {
+		if c.Counts() && known {
+			steps = append(steps, scope{o, "device", c.Interface.Name, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes"), "kept", keptOn(o, c, a)}.steps(variantOf("remove-vip", o))...)
 		}
 	}
 	if len(steps) == 0 {
@@ -991,10 +991,10 @@ func (a *remedyBuilder) wrong() (found []*verdict.Owner) {
 }
 
 // those returns the owners for which holds returns true.
-func those(owners []*verdict.Owner, holds func(*verdict.Owner) bool) (found []*verdict.Owner) {
-	for _, o := range owners {
-		if holds(o) {
-			found = append(found, o)
+func those[T any](all []T, holds func(T) bool) (found []T) {
+	for _, one := range all {
+		if holds(one) {
+			found = append(found, one)
 		}
 	}
 	return found

@@ -154,9 +154,27 @@ var scenes = []verdicttest.Situation{
 		lan := verdicttest.OnLAN(w, "n1", "n2")
 		for k, i := range lan {
 			w.Assigned(i).PrefixLength = 64
-			w.Assigned(w.Bridge(i.Namespace.Node.Name, "incusbr0", "10.50.0.0/24")).PrefixLength = 64
+			w.Assigned(w.Bridge(i.Namespace.Node.Name, "br-c", "10.50.0.0/24")).PrefixLength = 64 // its name comes first
 			w.Wire(i, string(lan[1-k].MAC)).Kind = verdict.Answered
 		}
+	}},
+	{Name: "an address that a node has on two LANs, and a device on one of them", Addr: "192.0.2.10", Build: func(w *verdicttest.World) {
+		w.Assigned(w.Uplink("n1"))
+		eth1 := w.Interface(w.Host("n1"), verdict.Interface{Name: "eth1.5", MAC: "\x02\x00\x00\x00\x01\x01", Attachment: verdict.Own, Uplink: true, Link: w.Link("n1", "eth1.5", verdict.Uplink, false)})
+		w.Assigned(eth1)
+		w.Wire(eth1, "\x02\x00\x00\x00\x00\x99")
+	}},
+	{Name: "a virtual address that a node has on two LANs, and on one of them another node", Addr: "192.0.2.10", Build: func(w *verdicttest.World) {
+		lan := verdicttest.OnLAN(w, "n1", "n2")
+		w.Virtual(lan[0])
+		w.Virtual(lan[1])
+		w.Virtual(w.Interface(w.Host("n1"), verdict.Interface{Name: "backup", MAC: "\x02\x00\x00\x00\x01\x01", Attachment: verdict.Own, Uplink: true, Link: w.Link("n1", "backup", verdict.Uplink, false)}))
+		w.Node("n1").VIPProgram, w.Node("n2").VIPProgram = "keepalived", "keepalived"
+	}},
+	{Name: "an address of a pod that its node has on two LANs", Addr: "192.0.2.10", Build: func(w *verdicttest.World) {
+		w.Assigned(w.Uplink("n1"))
+		w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "eth1", MAC: "\x02\x00\x00\x00\x01\x01", Attachment: verdict.Own, Uplink: true, Link: w.Link("n1", "eth1", verdict.Uplink, false)}))
+		w.After(time.Minute).Within("n1", "", "net0", verdicttest.Who("web"))
 	}},
 	{Name: "a client that gave its address up to a device", Addr: "192.168.1.20", Build: func(w *verdicttest.World) {
 		eth0 := w.Uplink("n1")

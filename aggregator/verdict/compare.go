@@ -460,20 +460,39 @@ func (j *comparison) participants(g group) (owners []Owner) {
 			gateways[o.MAC] = true
 		}
 		owners = append(owners, *o)
-		if len(g.owners) == 1 {
-			continue // there is nobody to compare its time with
-		}
-		here := &owners[len(owners)-1].Here
-		*here = []*Claim{}
-		for _, c := range o.Claims {
-			j.scopes(o, c, func(s extent) {
-				if (c.Counts() || c.yielded()) && s.canonical() == g.scope.canonical() {
-					*here = append(*here, c)
-				}
-			})
-		}
+		j.placeIn(g.scope.canonical(), &owners[len(owners)-1])
 	}
 	return owners
+}
+
+// placeIn finds the claims of a kernel by which an owner is in a scope. On a link, the owner is displayed with its interface there.
+func (j *comparison) placeIn(scope extent, o *Owner) {
+	o.Here = []*Claim{}
+	var frames []*Claim
+	for _, c := range o.Claims {
+		j.scopes(o, c, func(s extent) {
+			switch {
+			case s.canonical() != scope:
+			case c.Wire():
+				frames = append(frames, c)
+			default:
+				o.Here = append(o.Here, c)
+			}
+		})
+	}
+	if scope.Kind != LinkScope {
+		return
+	}
+	if len(o.Here) == 0 { // link-local addresses are not compared across nodes
+		for _, c := range o.Claims {
+			if (c.Counts() || c.Kind == DADFailed) && slices.ContainsFunc(frames, func(frame *Claim) bool { return sameLink(c.Interface.Link, frame.Link) }) {
+				o.Here = append(o.Here, c)
+			}
+		}
+	}
+	if o.OnLink = len(o.Here) > 0; o.OnLink {
+		o.Interface, o.MAC = o.Here[0].Interface, o.Here[0].Interface.MAC
+	}
 }
 
 // sharedMAC returns the group MAC with which a node answers for the address, so that all nodes that do so receive the frames for it

@@ -338,9 +338,11 @@ func (c Conflict) End(e *Ended, owners []Owner) Conflict {
 		if k := slices.IndexFunc(owners, func(o Owner) bool {
 			return o.ID == c.Owners[i].ID || c.Recalled && o.Namespace == nil && c.Owners[i].Namespace == nil && o.MAC == c.Owners[i].MAC
 		}); k >= 0 {
-			here := c.Owners[i].Here
+			was := c.Owners[i]
 			c.Owners[i] = owners[k]
-			c.Owners[i].Here = here
+			if c.Owners[i].Here, c.Owners[i].OnLink = was.Here, was.OnLink; was.OnLink {
+				c.Owners[i].Interface, c.Owners[i].MAC = was.Interface, was.MAC
+			}
 		} else {
 			c.Owners[i].State = Gone
 		}

@@ -40,6 +40,8 @@ type Owner struct {
 	Claims   []*Claim
 	// Here are the claims of a kernel by which a conflict compares the owner with others; nil if it is in none.
 	Here []*Claim
+	// OnLink is set if the conflict is on a link and Here has claims: what the owner has on other links is not contested there.
+	OnLink bool
 	// Pod is what the Kubernetes API says about the owner; nil if that is not known.
 	Pod *PodObject
 	// Orphaned is set if the owner has the address but its pod has ended or no longer exists.
