@@ -146,7 +146,7 @@ func everything(number int) *pb.ReportRequest {
 		Ipam: dhcp.DnsmasqName, Name: "/var/lib/misc/dnsmasq.leases#br0", Device: leased.Links[0].Name, State: pb.Pool_KNOWN, Config: "/etc/dnsmasq.conf", Server: []byte{10, 9, 9, 1}, ClientId: []byte{1},
 		Ranges: []*pb.AddressRange{{First: netip.MustParseAddr(at("8.8")).AsSlice(), Last: netip.MustParseAddr(at("8.9")).AsSlice()}},
 	}
-	client := &pb.AllocationRecord{Ipam: server.GetIpam(), Pool: server.GetName(), Address: netip.MustParseAddr(at("8.8")).AsSlice(), Mac: []byte{2, 9, 9, 9, 9, 7}, FormerMac: []byte{2, 9, 9, 9, 9, 8}, Hostname: "laptop"}
+	client := &pb.AllocationRecord{Ipam: server.GetIpam(), Pool: server.GetName(), Address: netip.MustParseAddr(at("8.8")).AsSlice(), Mac: []byte{2, 9, 9, 9, 9, 7}, FormerMac: []byte{2, 9, 9, 9, 9, 8}, Hostname: "laptop", FixedIn: "/etc/dnsmasq.d/dock", ReservedFor: "02:09:09:09:09:07 02:09:09:09:09:08"}
 	h := hello(nodeName(number), 1)
 	h.BootId = bootID(number)
 	m := snapshot(h, a, b, named, process, container, anonymous, kindPod(8, "c", at("0.30")), kindPod(9, "d", at("0.31")),

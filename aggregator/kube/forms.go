@@ -45,6 +45,8 @@ func correctAllocation(al *verdict.Allocation) {
 	correct(form.Text(64), &al.MAC)
 	correct(form.Text(64), &al.FormerMAC)
 	correct(form.Text(255), &al.Hostname)
+	correct(form.Path, &al.FixedIn)
+	correct(form.Text(512), &al.ReservedFor)
 	correct(form.Text(1024), &al.Location)
 }
 

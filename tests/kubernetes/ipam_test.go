@@ -388,6 +388,7 @@ func TestAnEndpointLeadsToTheNextOwner(t *testing.T) {
 	for name, selector := range map[string]string{"made": `, "selector": {"app": "old"}`, "written": ""} {
 		l.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Service", "metadata": {"name": %q}, "spec": {"ports": [{"port": 80}]%s}}`, name, selector))
 	}
+	i := l.incident(40)
 	old := l.run("old", "node1", `"app": "old"`)
 	l.awaitHolders(old.Address, old)
 	l.apply(fmt.Sprintf(`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{"port": 80}],
@@ -407,6 +408,8 @@ func TestAnEndpointLeadsToTheNextOwner(t *testing.T) {
 	if e := f.GetEndpoints(); len(e) != 1 || e[0].GetSlice() != "written-1" || e[0].GetUid() != old.UID || f.GetOwners()[0].GetWorkload().GetUid() != young.UID {
 		t.Errorf("got %v, want that packets for Service written reach pod young", f)
 	}
+	i.Found(f, f.GetKind(), l.ipwitness)
 	l.in("delete", "endpointslice", "written-1")
 	l.awaitFindings()
+	i.Remedied(f.GetRemedy())
 }
