@@ -30,7 +30,7 @@ type floods struct {
 	last time.Time // time of the last look
 	// limited is the observer's counter of all ports at the last look.
 	limited uint64
-	by   map[int32]*flood
+	by      map[int32]*flood
 }
 
 // A flood is the state of one port and the counts of what was left out: frames that the

@@ -38,7 +38,8 @@ func words(c *ipam.Case) map[string]any {
 	if c.Address.Is6() {
 		bracketed = "[" + bracketed + "]"
 	}
-	w := map[string]any{"leases": path, "libvirt": "", "bridge": "", "shared": "", "own": "", "leased": "", "dashed": dashed, "bracketed": bracketed,
+	w := map[string]any{
+		"leases": path, "libvirt": "", "bridge": "", "shared": "", "own": "", "leased": "", "dashed": dashed, "bracketed": bracketed,
 		"server": server, "pid": "/run/kea/" + server + "." + server + ".pid", "clients": "",
 	}
 	if macs := c.Allocation.ReservedFor; macs != "" {
