@@ -64,8 +64,7 @@ func (names *Names) check(name string) {
 	for _, n := range nodes {
 		if names.found[n] || n.LastHeard >= newest {
 			sure = append(sure, n)
-		} else {
-			names.found[n] = false
+		} else if names.found[n] = false; n.Peer != nil { // it may be leaving
 			n.Peer.Ping(names.facts.Clock())
 		}
 	}
