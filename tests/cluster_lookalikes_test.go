@@ -188,7 +188,7 @@ func TestACableIsOut(t *testing.T) {
 	const alone, weak = "192.0.2.50", "192.0.2.60"
 	one, two := c.nodes[0], c.nodes[1]
 	lan.cable(one, "eth1")
-	one.sh("ip link set eth1 address 02:00:00:00:0e:e1", "ip addr add 192.0.2.61/24 dev eth1", "ip addr add "+alone+"/24 dev eth0")
+	one.sh("ip link set eth1 address 02:00:00:00:0e:e1", "sysctl -q -w net.ipv4.conf.eth1.arp_ignore=1", "ip addr add 192.0.2.61/24 dev eth1", "ip addr add "+alone+"/24 dev eth0")
 	one.ports(2)
 	one.announce("/eth0", alone)
 	one.announce("/eth1", "192.0.2.61")
@@ -196,7 +196,11 @@ func TestACableIsOut(t *testing.T) {
 	c.seen("192.0.2.61", "node2/eth0")
 
 	lan.sh("ip link set port1 down")
-	one.sh("sysctl -q -w net.ipv4.conf.eth1.arp_ignore=1")
+	wait.Until(t, "the loss of the carrier, of which the kernel tells within a second", func() bool {
+		var m ipwitnessv1.ExplainResponse
+		return c.program.Get(t.Context(), "/v1/explain?address="+alone, &m) == nil &&
+			slices.ContainsFunc(m.GetSteps(), func(s *ipwitnessv1.ExplainResponse_Step) bool { return s.GetRule() == "no-carrier" })
+	})
 	two.sh("ip addr add " + alone + "/24 dev eth0")
 	c.awaitOwners(alone, 2)
 	c.wantOnlyPlanted()
