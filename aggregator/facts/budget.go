@@ -391,9 +391,9 @@ const (
 	KernelCost     = 280
 	WireCost       = 640
 	rivalCost      = 9000 // additional cost of a claim that may conflict with another one
-	poolCost       = 1664
+	poolCost       = 1728
 	rangeCost      = 80
-	allocationCost = 2250 // including a finding
+	allocationCost = 2304 // including a finding
 	statusCost     = 6    // per byte of the message
 )
 
