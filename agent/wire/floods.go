@@ -45,13 +45,13 @@ type flood struct {
 	total, rate  uint64
 }
 
-// counted is a port with its counters. unlimited is set if limited was not read, because that of all ports has not risen.
+// counted is a port with its counters. unread is set if limited was not read, because that of all ports has not risen.
 type counted struct {
 	index            int32
 	gen              uint64
 	name             string
 	limited, leftOut uint64
-	unlimited        bool
+	unread           bool
 }
 
 // readCounters reads the counters once.
@@ -70,11 +70,11 @@ func (w *Wire) leftOut() (out []counted) {
 	rose := limited != w.floods.limited
 	w.floods.limited = limited
 	for index, p := range w.attached {
-		c := counted{index: index, gen: p.gen, name: p.name, leftOut: byTable[index], unlimited: !rose}
+		c := counted{index: index, gen: p.gen, name: p.name, leftOut: byTable[index], unread: !rose}
 		if rose && p.att != nil {
 			var err error
 			if c.limited, err = w.obs.Limited(int(index)); err != nil {
-				c.unlimited = true
+				c.unread = true
 				w.log.Debug("cannot read the observer's counters", "error", err)
 			}
 		}
@@ -100,7 +100,7 @@ func (f *floods) look(ports []counted, now time.Time) (news bool) {
 			was = &flood{gen: c.gen}
 		}
 		is := *was
-		if c.unlimited {
+		if c.unread {
 			c.limited = was.limited
 		}
 		is.name, is.limited, is.leftOut = c.name, c.limited, c.leftOut

@@ -155,11 +155,17 @@ func (t *tables) on(i uint32) func(yield func(uint32) bool) {
 	}
 }
 
+// mostAlone is the number of claims on a port from which it is no single machine's: a sender may make any number of them.
+const mostAlone = 64
+
 // alone reports whether all frames that entered through the port of a wire claim have its hardware address.
 func (t *tables) alone(c uint32) bool {
 	one := t.claims.at(c)
-	mac := t.wires.at(one.wire()).hardware
+	mac, n := t.wires.at(one.wire()).hardware, 0
 	for other := range t.on(one.port) {
+		if n++; n == mostAlone {
+			return false
+		}
 		if w := t.claims.at(other).wire(); w != 0 && t.wires.at(w).hardware != mac {
 			return false
 		}

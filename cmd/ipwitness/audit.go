@@ -131,7 +131,7 @@ func (c *auditCommand) audited(ctx context.Context) error {
 		c.pools = append(c.pools, page.GetPools()...)
 		return true
 	})
-	if refused, ok := errors.AsType[*serverError](err); ok && refused.code == codes.Unimplemented {
+	if isCode(err, codes.Unimplemented) {
 		err = nil
 	}
 	c.pools = slices.DeleteFunc(c.pools, func(p *pb.Pool) bool { return c.name != "" && p.GetNode() != "" && p.GetNode() != c.name })

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -108,10 +107,7 @@ func (q *query) watchNodes(ctx context.Context, name string) error {
 }
 
 // unknown reports whether the server answered that what the request names does not exist.
-func unknown(err error) bool {
-	refused, ok := errors.AsType[*serverError](err)
-	return ok && refused.code == codes.NotFound
-}
+func unknown(err error) bool { return isCode(err, codes.NotFound) }
 
 func newClusters(sys system) *cobra.Command {
 	q := &query{sys: sys}
