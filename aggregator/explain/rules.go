@@ -56,6 +56,11 @@ func (w *wording) answer(e *verdict.Explanation) string {
 		now.Awaited = false
 		return w.text("answer/not-yet", "now", w.answer(&now))
 	}
+	if e.Lasting {
+		now := *e
+		now.Lasting = false
+		return w.text("answer/lasting", "now", w.answer(&now))
+	}
 	names := each(e.Compared, func(c *verdict.Compared) string { return w.placed(c.Owner) })
 	switch {
 	case len(e.Owners) == 0 && (e.Incomplete || e.Awaited):

@@ -370,6 +370,17 @@ var scenes = []verdicttest.Situation{
 		lan[0].Link.CarrierLost = w.Now
 		w.Assigned(lan[1])
 	}},
+	{Name: "a conflict outlasts a cable that is out for a moment", Addr: "192.0.2.14", Build: func(w *verdicttest.World) {
+		lan := verdicttest.OnLAN(w, "n1", "n2")
+		w.Assigned(lan[0])
+		w.Assigned(lan[1])
+		w.Judge()
+		w.Now = w.Now.Add(time.Minute)
+		w.Read(w.Claims...)
+		w.Judge()
+		w.Now = w.Now.Add(time.Second)
+		lan[0].Link.CarrierLost = w.Now
+	}},
 	{Name: "given by the container runtime", Build: func(w *verdicttest.World) { w.Within("n1", "", "cri", verdicttest.Who("web")) }},
 	{Name: "reported once in the wider scope", Build: func(w *verdicttest.World) {
 		a, _ := twoPods(w, "br1", "br1")

@@ -106,8 +106,11 @@ func TestAConflictOutlastsACarrierThatIsLostForAMoment(t *testing.T) {
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
 	read()
 	w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
-	lasts := func(when string) {
+	lasts := func(when string, silently bool) {
 		t.Helper()
+		if e := w.Policy.Explain(w.Case()); e.Lasting != silently {
+			t.Errorf("%s: explained as lasting without being found: %t", when, e.Lasting)
+		}
 		out := w.judge()
 		c := w.Conflict(verdict.ID(w.Policy.Cluster, verdict.LinkScope, "n1/eth0", w.Addr))
 		if c.Phase != verdict.Confirmed || c.DetectedAt != detected || c.Episode != 2 || len(out.Ended) > 0 {
@@ -116,19 +119,22 @@ func TestAConflictOutlastsACarrierThatIsLostForAMoment(t *testing.T) {
 	}
 	w.after(time.Second)
 	unplug()
-	lasts("without a carrier")
+	lasts("without a carrier", true)
 	if again := w.Policy.Judge(w.Case()).Again; again != w.Now.Add(30*time.Second) {
 		t.Errorf("judged again at %v, want 30 s after the carrier was lost", again)
 	}
 	w.after(29 * time.Second)
-	lasts("almost for long")
+	lasts("almost for long", true)
 	plug()
-	lasts("with a carrier again")
+	lasts("with a carrier again", false)
 	unplug()
 	w.after(29 * time.Second)
-	lasts("without one again")
+	lasts("without one again", true)
 	w.after(time.Second)
 	w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
+	if w.Policy.Explain(w.Case()).Lasting {
+		t.Error("a conflict that has ended is explained as lasting")
+	}
 }
 
 // The conflict of three nodes goes on without the one whose cable is out, and is its own again with it.

@@ -19,7 +19,9 @@ type Explanation struct {
 	Compared []Compared
 	// Conflicts are the active conflicts.
 	Conflicts []Conflict
-	Steps     []Step
+	// Lasting is set if a conflict that was found before has not ended, although the rules no longer find it.
+	Lasting bool
+	Steps   []Step
 	// Findings are the kinds of the findings about the address that need action, according to the last audit.
 	Findings []string
 	// Contested is set if several senders claim the address on the wire.
@@ -38,6 +40,10 @@ func (p *Policy) Explain(in *Case) Explanation {
 			e.Findings = append(e.Findings, f.Kind)
 		}
 	}
+	e.Lasting = slices.ContainsFunc(in.Conflicts, func(c Memory) bool {
+		return c.Active() && !slices.ContainsFunc(out.Conflicts, func(now Conflict) bool { return now.ID == c.ID }) &&
+			!slices.ContainsFunc(out.Ended, func(end Ended) bool { return end.ID == c.ID })
+	})
 	var compared []*Owner
 	var widest Scope
 	for i := range out.Owners {
