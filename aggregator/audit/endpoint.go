@@ -48,7 +48,7 @@ func (a *addressAudit) receiver(e *ipam.Endpoint) (found *verdict.Owner) {
 		w := o.Workload()
 		switch {
 		case !o.Alive():
-		case w.UID == e.UID, w.UID == "" && w.Namespace == e.Pod.Namespace && w.Name == e.Pod.Name, o.Pod != nil && o.Pod.UID == e.UID:
+		case w.UID == e.UID, w.Namespace == e.Pod.Namespace && w.Name == e.Pod.Name, o.Pod != nil && o.Pod.UID == e.UID:
 			return nil
 		case !holds(o), o.Kind() != verdict.Pod, !o.PodLives(), o.Pod.HostNetwork, !slices.Contains(o.Pod.IPs, a.in.Address):
 		case o.VirtualMachine() != "" || o.Pod.VirtualMachine != "": // its former pod may have run the same machine
