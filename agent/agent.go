@@ -41,6 +41,9 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// ErrBlind is the error of an agent that can observe neither frames nor addresses.
+var ErrBlind = errors.New("neither frames nor addresses can be observed")
+
 // An Agent observes one node.
 type Agent struct {
 	cfg      Config
@@ -154,7 +157,7 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	}()
 	switch {
 	case obs == nil && foreignErr != nil:
-		return fmt.Errorf("neither frames nor addresses can be observed: %w", errors.Join(foreignErr, wireErr))
+		return fmt.Errorf("%w: %w", ErrBlind, errors.Join(foreignErr, wireErr))
 	case wireErr != nil && !later:
 		a.problem(noFrames, wireErr)
 	}

@@ -277,6 +277,9 @@ func (a *Aggregator) Register(s reflection.GRPCServer) {
 	a.server.Register(s)
 }
 
+// Kept returns the directory in which the history is kept; empty if it is in memory only.
+func (a *Aggregator) Kept() string { return a.core.kept }
+
 // Run judges what is due until ctx ends, and then ends all streams. It is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
 	var group errgroup.Group

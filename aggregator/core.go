@@ -76,6 +76,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	}); err != nil {
 		return nil, err
 	}
+	c.kept = dir
 	if recorded {
 		c.journal = journal.New(journal.Config{
 			Dir: dir, Retention: cfg.Retention, Size: cfg.JournalSize, Instance: base.UnixNano(), Log: cfg.log,
@@ -189,6 +190,8 @@ type core struct {
 	tidier           *tidier
 	// unsaved describes why the default data directory cannot be used; empty if it can, or is not used.
 	unsaved string
+	// kept is the data directory; empty if everything is in memory only.
+	kept string
 	// stopped is closed when nothing is judged any more, ended when all streams are to end.
 	stopped, ended chan struct{}
 }

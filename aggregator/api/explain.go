@@ -31,7 +31,7 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if err := s.own(q); err != nil {
 		return nil, err
 	}
-	if out := ExplainMapped(q.GetAddress()); out != nil {
+	if out := ExplainSpecial(q.GetAddress()); out != nil {
 		out.Coverage = s.Coverage.Current()
 		return out, nil
 	}
@@ -61,15 +61,31 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	return out, nil
 }
 
-// ExplainMapped explains an IPv4-mapped IPv6 address (RFC 4291, section 2.5.5.2), which is not the IPv4 address. It
+// ExplainSpecial explains an address that cannot be in conflict, whoever has it: a loopback, multicast, broadcast or
+// unspecified address, or an IPv4-mapped IPv6 address (RFC 4291, section 2.5.5.2), which is not the IPv4 address. It
 // returns nil for other addresses.
-func ExplainMapped(text string) *pb.ExplainResponse {
+func ExplainSpecial(text string) *pb.ExplainResponse {
 	a, err := netip.ParseAddr(text)
-	if err != nil || !a.Is4In6() {
+	if err != nil {
 		return nil
 	}
 	a = a.WithZone("")
-	return &pb.ExplainResponse{Address: a.String(), Summary: explain.Text("answer/mapped", "address", a, "unmapped", a.Unmap())}
+	var key string
+	switch {
+	case a.Is4In6():
+		key = "mapped"
+	case a.IsLoopback():
+		key = "loopback"
+	case a.IsMulticast():
+		key = "multicast"
+	case a.IsUnspecified():
+		key = "unspecified"
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		key = "broadcast"
+	default:
+		return nil
+	}
+	return &pb.ExplainResponse{Address: a.String(), Summary: explain.Text("answer/"+key, "address", a, "unmapped", a.Unmap())}
 }
 
 // explain explains why an address is, or is not, in conflict. If withCase is set, it also returns a file with a

@@ -207,7 +207,7 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if q.GetAddress() == "" {
 		return nil, errNoAddress
 	}
-	out := api.ExplainMapped(q.GetAddress())
+	out := api.ExplainSpecial(q.GetAddress())
 	addr, err := api.ParseAddress(q.GetAddress())
 	switch {
 	case out != nil:

@@ -175,11 +175,27 @@ func (c *client) open(ctx context.Context, method, path string, query url.Values
 	if strings.Contains(string(raw), "HTTP request to an HTTPS server") { // net/http
 		return nil, secure.NewProblem(fmt.Errorf("%s uses TLS: use https:// in --server, and set --tls-ca to the CA of its certificate", c.base))
 	}
+	if port := c.otherPort(); port != "" {
+		return nil, secure.NewProblem(fmt.Errorf("%s does not answer commands: %s", c.base, port))
+	}
 	code := codes.Unavailable
 	if res.StatusCode < http.StatusInternalServerError {
 		code = codes.InvalidArgument
 	}
 	return nil, &serverError{code: code, message: fmt.Sprintf("%s answered %s, but not as an ipwitness server does: check --server", target, res.Status)}
+}
+
+// otherPort says what the port of the server is for by default, if that is not for commands.
+func (c *client) otherPort() string {
+	at, err := url.Parse(c.base)
+	switch {
+	case err != nil:
+	case at.Port() == "9640":
+		return "port 9640 is that of gRPC, for agents; that for commands is 9641"
+	case at.Port() == "9642":
+		return "port 9642 is that of an agent; ask the aggregator, on port 9641"
+	}
+	return ""
 }
 
 // decode parses a message and ignores fields that a newer server adds.
@@ -246,6 +262,9 @@ func (c *client) unreachable(ctx context.Context, err error) error {
 		err = asked.Err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		err = errors.New("the server closed the connection")
+	}
+	if port := c.otherPort(); port != "" && call == nil {
+		return secure.NewProblem(fmt.Errorf("%s does not answer commands: %s", c.base, port))
 	}
 	return &unreachableError{c.base, c.program, err}
 }

@@ -28,6 +28,7 @@ type historyCommand struct {
 
 func newHistory(sys system) *cobra.Command {
 	c := &historyCommand{query: query{sys: sys}}
+	var at time.Time
 	cmd := &cobra.Command{
 		Use:               "history [ADDRESS|CIDR|NAMESPACE/POD|MAC|NODE] [flags]",
 		Short:             "Show what happened to an address, pod, MAC or node",
@@ -42,6 +43,13 @@ func newHistory(sys system) *cobra.Command {
 				if c.until, err = parseTime(c.untilText, sys.now(), c.since); err != nil {
 					return err
 				}
+			}
+			if !at.IsZero() {
+				if err := cmp.Or(exclusive(c.untilText != "", "--at", "--until", "both end the period"),
+					exclusive(c.watch, "--at", "--watch", "a watch does not end")); err != nil {
+					return err
+				}
+				c.until = at.Add(1)
 			}
 			if !c.since.IsZero() && !c.until.IsZero() && !c.since.Before(c.until) {
 				return fmt.Errorf("--since is %s and --until is %s: --since must be before --until", utc(c.since), utc(c.until))
@@ -65,6 +73,7 @@ func newHistory(sys system) *cobra.Command {
 		return s, err
 	}), "until", "changes before this time (default: now); a time of day is the first one after --since")
 	cli.CompleteFlagWith(cmd, "until", cobra.NoFileCompletions)
+	timeFlag(cmd, sys, &at, "at", "changes until this time, and those at it")
 	kinds := lowerWords(pb.Event_Kind_value, pb.Event_UNSPECIFIED.String())
 	wordFlag(cmd, &c.kind, "kind", strings.Join(kinds, "|"), "changes of this kind of item", "a kind of item", kinds)
 	c.addWatchFlag(cmd)

@@ -64,6 +64,7 @@ func TestHistoryAsksForItsSubject(t *testing.T) {
 		}},
 		{[]string{"--until", "6:00", "--since", "14:00"}, url.Values{"since": {"2026-03-14T14:00:00Z"}, "until": {"2026-03-14T15:09:26Z"}}}, // now
 		{[]string{"--until", "2026-03-15"}, url.Values{"until": {"2026-03-15T00:00:00Z"}}},                                                  // to the end of today
+		{[]string{"10.0.0.7", "--at", "14:03"}, url.Values{"address": {"10.0.0.7"}, "until": {"2026-03-14T14:03:00.000000001Z"}}},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
 			c, asked := journal(t, nil)
@@ -88,6 +89,8 @@ func TestHistoryRefuses(t *testing.T) {
 		{[]string{"--since", "16:00 local+"}, "ipwitness: --since: \"16:00 local+\" is not a time: write it like 14:03, 14:03:20, \"yesterday 14:03\", -2h, 3d ago, 2026-11-20, \"2026-11-20 14:03\" or 2026-11-20T14:03:00Z; times are in UTC unless an offset (+01:00) or the word local follows" + usage},
 		{[]string{"--since", "today 16:00"}, "ipwitness: --since: \"today 16:00\" is in the future: it is 2026-03-14 15:09:26 UTC now" + usage},
 		{[]string{"--since", "14:00", "--until", "today 13:00"}, "ipwitness: --since is 2026-03-14 14:00:00 UTC and --until is 2026-03-14 13:00:00 UTC: --since must be before --until\n"},
+		{[]string{"--at", "14:00", "--until", "15:00"}, "ipwitness: --at and --until cannot be combined, because both end the period: remove one of them\n"},
+		{[]string{"--at", "14:00", "--watch"}, "ipwitness: --at and --watch cannot be combined, because a watch does not end: remove one of them\n"},
 	} {
 		c, asked := journal(t, nil)
 		c.run(t, 1, append([]string{"history"}, test.args...)...)
@@ -260,7 +263,7 @@ func TestCompletionOffersKindsOfEvents(t *testing.T) {
 	if got, want := c.stdout.String(), "conflict\nfinding\nnode\nowner\n:4\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	for _, flag := range []string{"--since", "--until"} {
+	for _, flag := range []string{"--since", "--until", "--at"} {
 		c = newConsole()
 		c.run(t, 0, "__complete", "history", flag, "")
 		if got, want := c.stdout.String(), ":4\n"; got != want {

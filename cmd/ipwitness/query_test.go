@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -14,9 +17,9 @@ import (
 )
 
 func TestServerAddress(t *testing.T) {
-	const forwarded = "ipwitness: no kubeconfig found: -P needs KUBECONFIG or ~/.kube/config, like kubectl; " +
-		"without Kubernetes, use --server instead of -P\n"
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	missing := filepath.Join(t.TempDir(), "none")
+	forwarded := "ipwitness: KUBECONFIG=" + missing + " has no cluster: the file does not exist, or is empty\n"
+	t.Setenv("KUBECONFIG", missing)
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
 	asked := handler{"/v1/owners": func(*http.Request) (int, string) { return ok(&pb.ListOwnersResponse{})(nil) }}
 	for _, test := range []struct {
@@ -49,6 +52,30 @@ func TestServerAddress(t *testing.T) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+func TestAPortThatIsNotForCommandsIsNamed(t *testing.T) {
+	for _, test := range []struct {
+		server string
+		try    try
+		want   string
+	}{
+		{"http://127.0.0.1:9640", try{err: errors.New("malformed HTTP response")}, "http://127.0.0.1:9640 does not answer commands: port 9640 is that of gRPC, for agents; that for commands is 9641"},
+		{"http://10.0.0.1:9642", try{status: 404, body: "404 page not found\n"}, "http://10.0.0.1:9642 does not answer commands: port 9642 is that of an agent; ask the aggregator, on port 9641"},
+		{"http://127.0.0.1:9640", try{err: &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}}, "cannot reach http://127.0.0.1:9640: connection refused: start it with 'ipwitness run', or select another server with --server or IPWITNESS_SERVER"},
+		{"http://127.0.0.1:9640", try{status: 200, body: "{}"}, "No owners: no agent has reported"}, // someone has moved it there
+	} {
+		c := newConsole()
+		c.transport = &script{tries: []try{test.try}}
+		code := 1
+		if test.try.status == 200 {
+			code = 0
+		}
+		c.run(t, code, "owners", "--server", test.server)
+		if got := strings.TrimSuffix(strings.TrimPrefix(c.stderr.String(), "ipwitness: "), "\n"); !strings.HasPrefix(got, test.want) {
+			t.Errorf("%s: got %q, want %q", test.server, got, test.want)
+		}
 	}
 }
 
@@ -87,7 +114,7 @@ func TestACommandWithoutAServerTakesNoPortForward(t *testing.T) {
 func TestAPluginUsesThePortForwardByDefault(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
-	const forwarded, answered = "ipwitness: no kubeconfig found", "No owners: "
+	const forwarded, answered = "ipwitness: KUBECONFIG=", "No owners: "
 	asked := handler{"/v1/owners": func(*http.Request) (int, string) { return ok(&pb.ListOwnersResponse{})(nil) }}
 	for _, test := range []struct{ args, env, want string }{
 		{"", "", forwarded},

@@ -3,11 +3,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent"
 	agentreport "github.com/ipwitness/ipwitness/agent/report"
+	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -96,7 +99,14 @@ func (r *runCommand) run(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		err = nil // a normal stop
 	}
-	p.Log.Info("stopped")
+	kept := agg.(*aggregator.Aggregator).Kept() // run has no fleet
+	p.Log.Info("stopped", "history", cmp.Or(kept, "not kept"))
+	if r.live && err == nil {
+		r.account.Stop(kept)
+	}
+	if errors.Is(err, agent.ErrBlind) && os.Geteuid() != 0 {
+		return fmt.Errorf("run needs root: sudo %s run (%w)", r.sys.program, err)
+	}
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -48,7 +49,10 @@ func newCluster(cfg Config) (*cluster, error) {
 		kubeconfig(cfg.Kubeconfig),
 		&clientcmd.ConfigOverrides{CurrentContext: cfg.Context},
 	).ClientConfig()
+	files := os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
 	switch {
+	case clientcmd.IsEmptyConfig(err) && files != "":
+		return nil, failed("%s=%s has no cluster: the file does not exist, or is empty", clientcmd.RecommendedConfigPathEnvVar, files)
 	case clientcmd.IsEmptyConfig(err):
 		return nil, failed("no kubeconfig found: -P needs KUBECONFIG or ~/.kube/config, like kubectl; without Kubernetes, use --server instead of -P")
 	case err != nil:

@@ -224,10 +224,11 @@ func TestMissingObjectsAreExplained(t *testing.T) {
 		})
 	}
 	t.Run("no kubeconfig", func(t *testing.T) {
-		t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+		missing := filepath.Join(t.TempDir(), "none")
+		t.Setenv("KUBECONFIG", missing)
 		t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
 		_, err := get(t, New(Config{}))
-		if err == nil || !strings.Contains(err.Error(), "no kubeconfig found") {
+		if err == nil || !strings.Contains(err.Error(), "KUBECONFIG="+missing+" has no cluster: the file does not exist") {
 			t.Errorf("got %v, want an error about the missing kubeconfig", err)
 		}
 	})

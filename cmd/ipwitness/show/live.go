@@ -93,6 +93,16 @@ func wire(n *pb.Node) string {
 	return clean(n.GetWire()) + " on " + Count(int(n.GetPorts()), "port", "ports")
 }
 
+// Stop prints what remains, in a directory, or that nothing does if there is none.
+func (l *Live) Stop(directory string) {
+	defer l.block()()
+	if directory == "" {
+		l.print("Stopped. The history was in memory only.\n")
+		return
+	}
+	l.print("Stopped. The history is kept in %s.\n", directory)
+}
+
 // Owner handles one event of the watch of owners.
 func (l *Live) Owner(e *pb.WatchOwnersResponse, now time.Time) {
 	defer l.block()()
