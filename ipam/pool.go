@@ -201,6 +201,9 @@ type Allocation struct {
 	// for a pod of a StatefulSet or for a virtual machine. Pod may then be the name of the virtual
 	// machine.
 	Kept bool
+	// Identity is the security identity by which the network enforces policies for packets of the address; 0 if the record
+	// decides nothing about that.
+	Identity uint32
 	// Service is set if the address is that of a Service, so that nodes redirect its packets.
 	Service *Redirect
 	// Location is where the allocation is recorded: a file, or "KIND NAMESPACE/NAME" and a path in

@@ -24,6 +24,8 @@ type Repair struct {
 	//   - cooldown has the IPAM wait for longer before it allocates a released address again.
 	//   - forget is the step to take right before a pod is deleted for which the IPAM keeps its address
 	//     (Allocation.Kept). Without it, the successor of the pod gets the same address.
+	//   - identity corrects a record that gives the address of a running pod the security identity of another one, and
+	//     identity/check has the network use the right one.
 	//   - leftover removes the record of a pod that does not exist any more, for an address that a running pod has.
 	//   - giveup has the program of a controller with Traits.Assigns on a node give up the addresses that are assigned
 	//     to other nodes.

@@ -53,6 +53,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 		return m.Active() && !slices.ContainsFunc(judged.Ended, func(e verdict.Ended) bool { return e.ID == m.ID })
 	})}
 	a.past()
+	a.auditIdentities()
 	for i := range judged.Owners {
 		if o := &judged.Owners[i]; compared(o) {
 			a.auditOwner(o)
@@ -152,7 +153,7 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 		switch booked, others := a.allocated(p, o); {
 		case kept != nil: // not for the owner, but because of it or of another one with the address
 			a.recordOf(verdict.FindingInUseUnallocated, verdict.Warning, p, o, []*verdict.Allocation{kept}, cmp.Or(p.StartDelay, a.patience(p, o)))
-		case booked:
+		case booked, a.misidentified(others...):
 		case len(others) > 0:
 			patience := a.patience(p, o)
 			if patience <= recordDelay && slices.ContainsFunc(others, func(al *verdict.Allocation) bool { return al.Names(o) }) {
@@ -366,7 +367,7 @@ func (a *addressAudit) auditDoubleAllocation() {
 				a.recordOf(verdict.FindingDoubleAllocated, verdict.Warning, al.Pool, nil, []*verdict.Allocation{al.Allocation, other.Allocation}, a.policy.Settle)
 				continue
 			}
-			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
+			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) && !a.misidentified(al.Allocation, other.Allocation) {
 				patience := cmp.Or(al.Pool.EndDelay, a.policy.Settle)
 				severity := severityOf(al.Pool)
 				if al.Pool.Status && (al.Pod == "" || other.Pod == "") { // Node objects, one of which may be left over

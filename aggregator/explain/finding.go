@@ -87,6 +87,8 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 		t.misled()
 	case verdict.FindingEndpointOfFormerOwner:
 		t.misdirected()
+	case verdict.FindingIdentityMismatch:
+		t.misidentified()
 	case verdict.FindingVIPHeldElsewhere:
 		t.heldElsewhere()
 	}
@@ -456,6 +458,28 @@ func (t *findingBuilder) misdirected() {
 				}.text("endpoint/listed"))
 			}
 		})
+}
+
+// misidentified describes an address for which the network enforces the policies of other pods.
+func (t *findingBuilder) misidentified() {
+	var pods []string
+	for _, al := range t.f.Allocations {
+		if name := al.Namespace + "/" + al.Pod; !slices.Contains(pods, name) {
+			pods = append(pods, name)
+		}
+	}
+	t.add(t.f.Kind, "pods", cmp.Or(when(len(pods) > 1, "pods "), "pod ")+list(pods), "identities", func() {
+		for _, al := range t.f.Allocations {
+			t.State("%s", scope{"place", allocationPlace(al), "address", t.f.Address, "identity", al.Identity, "pod", al.Namespace + "/" + al.Pod}.text("identity/listed"))
+		}
+	}, "correct", func() {
+		c := t.remedyCase()
+		for _, al := range t.f.Allocations {
+			c.Allocation = al.Allocation
+			ipamOf(al.Pool).Filler(c).Write(&t.Advice, "identity")
+		}
+		ipamOf(t.pool).Filler(c).Write(&t.Advice, "identity/check")
+	})
 }
 
 // shared describes several owners that answer for the address on a link on which none of them has it.

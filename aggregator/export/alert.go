@@ -75,6 +75,7 @@ var findingRules = map[string]rule{
 	verdict.FindingReusedTooSoon:         {"IpwitnessAddressReusedTooSoon", info, 0, 0},
 	verdict.FindingStaleBelief:           {"IpwitnessStaleBelief", critical, time.Minute, pb.Finding_CRITICAL},
 	verdict.FindingEndpointOfFormerOwner: {"IpwitnessEndpointOfFormerOwner", critical, time.Minute, 0},
+	verdict.FindingIdentityMismatch:      {"IpwitnessIdentityMismatch", critical, time.Minute, 0},
 	verdict.FindingDuplicateNodeName:     {"IpwitnessDuplicateNodeName", warning, time.Minute, 0},
 }
 

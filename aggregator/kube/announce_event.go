@@ -204,5 +204,6 @@ var findingReasons = map[string]string{
 	verdict.FindingPoolExhaustion:        "IPAMPoolExhaustion",
 	verdict.FindingStaleBelief:           "AddressBelievedElsewhere",
 	verdict.FindingEndpointOfFormerOwner: "AddressOfFormerEndpoint",
+	verdict.FindingIdentityMismatch:      "AddressIdentityMismatch",
 	verdict.FindingDuplicateNodeName:     "DuplicateNodeName",
 }

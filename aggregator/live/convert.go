@@ -212,7 +212,7 @@ func allocationProto(al *verdict.Allocation) *pb.Allocation {
 	out := &pb.Allocation{
 		Ipam: al.Pool.IPAM, Pool: al.Pool.Name, Node: al.Node, Namespace: al.Namespace, Pod: al.Pod,
 		ContainerId: al.ContainerID, Interface: al.Interface, Location: al.Location, AllocatedAt: timestamp(al.AllocatedAt),
-		Mac: al.MAC, Hostname: al.Hostname,
+		Mac: al.MAC, Hostname: al.Hostname, Identity: al.Identity,
 	}
 	if al.Node == "" && al.Pool.Node != nil && al.MAC == "" {
 		out.Node = al.Pool.Node.Name // a node's own pool allocates for that node, except for DHCP clients

@@ -327,7 +327,7 @@ func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) 
 			Pool: p, AllocatedAt: facts.Stamp(rec.GetAllocatedAt()),
 			Allocation: ipam.Allocation{
 				Node: rec.GetNode(), Namespace: rec.GetNamespace(), Pod: rec.GetPod(), ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(),
-				Location: rec.GetLocation(), MAC: rec.GetMac(), Hostname: rec.GetHostname(),
+				Location: rec.GetLocation(), MAC: rec.GetMac(), Hostname: rec.GetHostname(), Identity: rec.GetIdentity(),
 			},
 		}
 		if m.GetKind() != verdict.FindingIPAMStateLost {

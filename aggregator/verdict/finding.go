@@ -54,6 +54,8 @@ const (
 	FindingStaleBelief = "stale-belief"
 	// FindingEndpointOfFormerOwner: a Service sends packets for a pod that no longer has the address to another pod, which has it.
 	FindingEndpointOfFormerOwner = "endpoint-of-former-owner"
+	// FindingIdentityMismatch: the network enforces the policies of another pod for the address of a pod.
+	FindingIdentityMismatch = "identity-mismatch"
 	// FindingDuplicateNodeName: two nodes have the same name.
 	FindingDuplicateNodeName = "duplicate-node-name"
 )
@@ -282,7 +284,7 @@ func (s *Spoof) Merge(other *Spoof) {
 func FindingKinds() []string {
 	return []string{
 		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingVIPHeldElsewhere,
-		FindingAnsweredByAnother, FindingStaleBelief, FindingEndpointOfFormerOwner, FindingPodCIDROverlap,
+		FindingAnsweredByAnother, FindingStaleBelief, FindingEndpointOfFormerOwner, FindingIdentityMismatch, FindingPodCIDROverlap,
 		FindingRangesOverlap, FindingIPAMUnreadable, FindingIntendedNotObserved, FindingOrphanedSandbox, FindingPoolExhaustion, FindingLeaked,
 		FindingReusedTooSoon, FindingSharedAddressAnswered, FindingDuplicateNodeName,
 	}

@@ -243,6 +243,9 @@ func TestEndpointSlices(t *testing.T) {
 	const a, b, at = "cilium a known 10.0.0.1-10.0.0.254", "\ncilium b known 10.0.1.1-10.0.1.254", " at ciliumendpointslices ces-"
 	const one = "\n10.0.0.1 n/one a" + at + "1 /endpoints of n/one"
 	c.Want("two pods, one of them on an unknown node", a+one)
+	if al := c.Allocation("a", "10.0.0.1", "ciliumendpointslices ces-1 /endpoints of n/one"); al.Identity != 6704 {
+		t.Errorf("got identity %d of %+v, want that of the slice", al.Identity, al)
+	}
 	c.Apply(cilium.Nodes, ciliumNode("b", "172.18.0.2", "10.0.1.0/24"))
 	two := "\n10.0.1.2 n/two b" + at + "1 /endpoints of n/two"
 	c.Want("both nodes are known", a+b+one+two)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -51,6 +52,16 @@ type endpoint struct {
 	node      netip.Addr
 	container string // empty in copies
 	at        int64  // when the object was created, in nanoseconds since the Unix epoch; 0 in copies
+	identity  uint32 // 0 if it is not that of a pod
+}
+
+// podIdentity returns a security identity if it can be that of a pod, and 0 otherwise: those below 100 are reserved, such as
+// for hosts, health checks and pods without labels (ReservedIdentity in pkg/identity).
+func podIdentity(id int64) uint32 {
+	if id < 100 || id > math.MaxUint32 {
+		return 0
+	}
+	return uint32(id)
 }
 
 // slice is the record of a CiliumEndpointSlice: its endpoints by pod.
@@ -202,6 +213,9 @@ func readEndpoint(o *ipam.Object) (at ipam.Key, r *endpoint, problem string) {
 		External struct {
 			ContainerID string `json:"container-id"`
 		} `json:"external-identifiers"`
+		Identity struct {
+			ID int64 `json:"id"`
+		} `json:"identity"`
 		Networking networking `json:"networking"`
 	}
 	if err := o.Decode(nil, &status); err != nil {
@@ -214,7 +228,7 @@ func readEndpoint(o *ipam.Object) (at ipam.Key, r *endpoint, problem string) {
 	if r == nil {
 		return at, nil, problem
 	}
-	r.container = status.External.ContainerID
+	r.container, r.identity = status.External.ContainerID, podIdentity(status.Identity.ID)
 	if !o.Created.IsZero() {
 		r.at = o.Created.UnixNano()
 	}
@@ -310,6 +324,7 @@ func readBalancer(o *ipam.Object) (ranges []ipam.Range, err error) {
 func readSlice(o *ipam.Object) (at ipam.Key, r *slice, problem string) {
 	var endpoints []struct {
 		Name       string     `json:"name"`
+		Identity   int64      `json:"id"`
 		Networking networking `json:"networking"`
 	}
 	if len(o.Endpoints) == 0 {
@@ -326,6 +341,7 @@ func readSlice(o *ipam.Object) (at ipam.Key, r *slice, problem string) {
 			problem = o.Invalid(Slices.Name, invalid)
 		}
 		if e != nil {
+			e.identity = podIdentity(endpoints[i].Identity)
 			all[ipam.Key{Namespace: namespace, Name: endpoints[i].Name}] = e
 		}
 	}

@@ -59,14 +59,14 @@ func TestNodeObjects(t *testing.T) {
 func TestEndpointObjects(t *testing.T) {
 	created := time.Unix(1673147842, 0)
 	for status, want := range map[string]string{
-		`{"external-identifiers":{"container-id":"a"},"networking":{"addressing":[{"ipv4":"10.0.0.1","ipv6":"fd00::1"},{"ipv4":"x"}],"node":"172.18.0.2"},"newer":{}}`: "[10.0.0.1 fd00::1] 172.18.0.2 a !",
-		`{"networking":{"addressing":[{"ipv4":"10.0.0.1"}],"node":"x"}}`:                                                                                               "[10.0.0.1] invalid IP  !",
+		`{"external-identifiers":{"container-id":"a"},"identity":{"id":23407,"labels":["k8s:app=a"]},"networking":{"addressing":[{"ipv4":"10.0.0.1","ipv6":"fd00::1"},{"ipv4":"x"}],"node":"172.18.0.2"},"newer":{}}`: "[10.0.0.1 fd00::1] 172.18.0.2 a 23407 !",
+		`{"networking":{"addressing":[{"ipv4":"10.0.0.1"}],"node":"x"},"identity":{"id":8}}`:                                                                                                                          "[10.0.0.1] invalid IP  0 !",
 		`{"networking":{"addressing":[]}}`: "", `{"networking":{"addressing":[{"ipv4":""}]}}`: "", `{"networking":{"addressing":{}}}`: " !", `{"networking":{"addressing":[{"ipv4":"10.0.0.1"}],"node":7}}`: " !", `{"id":1}`: "", ``: "",
 	} {
 		got := ""
 		at, e, problem := readEndpoint(&ipam.Object{Namespace: "n", Name: "p", Created: created, Status: []byte(status)})
 		if e != nil {
-			got = fmt.Sprint(e.addrs, " ", e.node, " ", e.container)
+			got = fmt.Sprint(e.addrs, " ", e.node, " ", e.container, " ", e.identity)
 			if e.at != created.UnixNano() || cap(e.addrs) != len(e.addrs) {
 				t.Errorf("%s: got %+v", status, e)
 			}

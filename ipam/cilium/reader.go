@@ -325,7 +325,7 @@ func (e *endpoint) records(at source, x *index) (all []ipam.Record) {
 	for _, a := range e.addrs {
 		pool := x.of(a, e.node)
 		all = append(all, ipam.Record{Pool: pool, At: e.at, Allocation: ipam.Allocation{
-			Address: a, Node: cmp.Or(x.byIP[e.node], pool), Namespace: at.pod.Namespace, Pod: at.pod.Name, ContainerID: e.container, Location: at.location,
+			Address: a, Node: cmp.Or(x.byIP[e.node], pool), Namespace: at.pod.Namespace, Pod: at.pod.Name, ContainerID: e.container, Identity: e.identity, Location: at.location,
 		}})
 	}
 	return all

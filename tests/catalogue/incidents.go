@@ -90,6 +90,7 @@ var incidents = []incident{
 	{[]string{"BeryJu/gravity#871"}, "Several DHCP servers, which do not know the leases of each other, have one range.", ""},
 	{[]string{"k8snetworkplumbingwg/multus-cni#1150", "moby/moby#49921"}, "The macvlan network of each node assigns addresses from one range of the LAN.", ""},
 	{[]string{"canonical/lxd#15117", "canonical/lxd#7180", "harvester/harvester#4224"}, "A virtual machine was copied, and both have one address behind the taps of a bridge.", ""},
+	{[]string{"cilium/cilium#12953"}, "Cilium takes the address of a pod for that of a Job's pod that has ended, and drops its packets by the wrong policy.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values

@@ -12,6 +12,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/situations"
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
@@ -124,8 +125,18 @@ func (l *lab) plan() string {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	for range 2 { // the plan is idempotent
+		l.t.Logf("the plan says:\n%s", l.shell(script, "cluster"))
+	}
+	return script
+}
+
+// shell runs a script on a machine with kubectl, and returns its output.
+func (l *lab) shell(script string, args ...string) string {
+	l.t.Helper()
 	dir := l.t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "plan.sh"), []byte(script), 0o600); err != nil {
+	file := filepath.Join(dir, "script.sh")
+	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
 		l.t.Fatal(err)
 	}
 	// The test's kubectl, with its kubeconfig and in the cluster's network.
@@ -141,16 +152,13 @@ func (l *lab) plan() string {
 	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\nexec "+strings.Join(quoted, " ")+" \"$@\"\n"), 0o700); err != nil {
 		l.t.Fatal(err)
 	}
-	for range 2 { // the plan is idempotent
-		cmd := l.Command("sh", filepath.Join(dir, "plan.sh"), "cluster")
-		cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
-		out, err := l.Output(cmd)
-		if err != nil {
-			l.t.Fatalf("%v\n%s\n%s", err, out, script)
-		}
-		l.t.Logf("the plan says:\n%s", out)
+	cmd := l.Command("sh", append([]string{file}, args...)...)
+	cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
+	out, err := l.Output(cmd)
+	if err != nil {
+		l.t.Fatalf("%v\n%s\n%s", err, out, script)
 	}
-	return script
+	return out
 }
 
 // block returns Calico's IPAMBlock of the first 64 addresses of the pod network. It contains
@@ -412,4 +420,65 @@ func TestAnEndpointLeadsToTheNextOwner(t *testing.T) {
 	l.in("delete", "endpointslice", "written-1")
 	l.awaitFindings()
 	i.Remedied(f.GetRemedy())
+}
+
+// The CiliumEndpoint of a pod that has ended keeps the address, which another pod gets. Cilium itself does not run: the test
+// writes the objects that its agents would write, and its operator would delete the one of the ended pod.
+func TestAnIdentityOfAFormerPod(t *testing.T) {
+	l := newLab(t, "former-identity")
+	l.define("cilium")
+	l.withoutHostLocal()
+	l.witness()
+	l.api(ipwitnessv1.Kubernetes_LIVE)
+	l.apply(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": "node1"},
+		"spec": {"addresses": [{"type": "InternalIP", "ip": "172.18.0.2"}], "ipam": {"podCIDRs": ["10.244.0.0/24"]}}}`)
+	endpoint := func(p pod, identity int) {
+		t.Helper()
+		l.apply(fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {"name": %[1]q,
+			"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": %[1]q, "uid": %[2]q}]},
+			"status": {"id": 207, "state": "ready", "external-identifiers": {"k8s-namespace": %[3]q, "k8s-pod-name": %[1]q},
+			"identity": {"id": %[4]d, "labels": ["k8s:app=%[1]s"]}, "networking": {"addressing": [{"ipv4": %[5]q}], "node": "172.18.0.2"}}}`,
+			p.Name, p.UID, l.namespace, identity, p.Address))
+	}
+	i := l.incident(63)
+	job := l.run("job", "node1", "")
+	endpoint(job, 23407)
+	l.audited("node1", 1)
+	l.awaitFindings()
+	l.in("patch", "pod", "job", "--patch", `{"spec": {"activeDeadlineSeconds": 1}}`)
+	l.until("the pod has ended", func() error {
+		if phase := l.in("get", "pod", "job", "--output", "jsonpath={.status.phase}"); phase != "Failed" {
+			return fmt.Errorf("it is %s", phase)
+		}
+		return nil
+	})
+	l.awaitHolders(job.Address)
+	for _, n := range l.Nodes {
+		if err := n.Forget(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	young := l.run("young", "node1", "")
+	if young.Address != job.Address {
+		t.Fatalf("addresses: got %s and %s, want the same", job.Address, young.Address)
+	}
+	endpoint(young, 40001)
+	f := l.awaitFindings("identity-mismatch " + job.Address)[0]
+	if al := f.GetAllocations(); len(al) != 1 || al[0].GetPod() != "job" || al[0].GetIdentity() != 23407 || f.GetOwners()[0].GetWorkload().GetUid() != young.UID {
+		t.Errorf("got %v, want that pod young has the identity of pod job", f)
+	}
+	i.Found(f, f.GetKind(), l.ipwitness)
+	var command string
+	for _, c := range situations.Commands(f.GetRemedy()) {
+		if strings.Contains(c, "kubectl delete ciliumendpoints") {
+			command = c
+		}
+	}
+	l.shell(command)
+	l.awaitFindings()
+	i.Remedied(f.GetRemedy(), command)
+	if left := l.in("get", "ciliumendpoints.cilium.io", "--output", "jsonpath={.items[*].metadata.name}"); left != "young" {
+		t.Errorf("left are the CiliumEndpoints of %s, want that of young", left)
+	}
+	l.described("AddressIdentityMismatch", "pod", "young", job.Address)
 }

@@ -2604,7 +2604,7 @@ type Finding struct {
 	// ranges-overlap, double-allocated, intended-not-observed, ipam-state-lost, ipam-unreadable,
 	// pool-exhaustion, shared-address-answered, duplicate-node-name, address-spoofed, mac-cloned,
 	// vip-held-elsewhere, reused-too-soon, answered-by-another, orphaned-sandbox, stale-belief,
-	// endpoint-of-former-owner.
+	// endpoint-of-former-owner, identity-mismatch.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Address or prefix that is affected; empty if there is none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
@@ -3445,7 +3445,10 @@ type Allocation struct {
 	// Hardware address that the address is allocated to, by a DHCP server.
 	Mac string `protobuf:"bytes,10,opt,name=mac,proto3" json:"mac,omitempty"`
 	// Host name of the DHCP client that the address is allocated to.
-	Hostname      string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	Hostname string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	// Security identity by which the network enforces policies for packets of the address; 0 if the record
+	// decides nothing about that.
+	Identity      uint32 `protobuf:"varint,12,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3555,6 +3558,13 @@ func (x *Allocation) GetHostname() string {
 		return x.Hostname
 	}
 	return ""
+}
+
+func (x *Allocation) GetIdentity() uint32 {
+	if x != nil {
+		return x.Identity
+	}
+	return 0
 }
 
 // Node is one node with an agent, and the agent's health.
@@ -5075,7 +5085,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\aMISSING\x10\x03\x12\x0e\n" +
 	"\n" +
 	"UNREADABLE\x10\x04\x12\t\n" +
-	"\x05STALE\x10\x05\"\xc2\x02\n" +
+	"\x05STALE\x10\x05\"\xde\x02\n" +
 	"\n" +
 	"Allocation\x12\x12\n" +
 	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
@@ -5089,7 +5099,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\x12\x10\n" +
 	"\x03mac\x18\n" +
 	" \x01(\tR\x03mac\x12\x1a\n" +
-	"\bhostname\x18\v \x01(\tR\bhostname\"\xf4\b\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname\x12\x1a\n" +
+	"\bidentity\x18\f \x01(\rR\bidentity\"\xf4\b\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
