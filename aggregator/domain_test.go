@@ -569,7 +569,9 @@ func TestAnInterfaceThatChangesItsMAC(t *testing.T) {
 			t.Errorf("got owners %v, want n1", got)
 		}
 		other := frame(9)
-		agents[1].send(records.Claims(other)).sync()
+		for _, a := range agents { // also n1: it is not the sender
+			a.send(records.Claims(other)).sync()
+		}
 		l.conflict(pb.Conflict_SUSPECTED)
 		l.read(agents, 2*time.Second)
 		other.Count++
@@ -579,6 +581,69 @@ func TestAnInterfaceThatChangesItsMAC(t *testing.T) {
 			t.Errorf("got cause %s", c.GetCause())
 		}
 	})
+}
+
+// A program on n1 has read the MAC of eth0 before eth0 got another one, and announces an address of n1 with it. The
+// announcement of a machine that has this MAC now enters n1, too, and so does that of a node that the card was moved to.
+func TestAnnouncementsWithAMACThatTheNodeHadBefore(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		seenBy   []int
+		kind     pb.Evidence_Kind
+		node     int // has the MAC now
+		held     bool
+		want     string
+		conflict bool
+	}{
+		{"of n1", []int{1, 2}, pb.Evidence_ANNOUNCED, 0, true, "stale-belief " + addr, false},
+		{"of a machine outside", []int{0, 1, 2}, pb.Evidence_ANNOUNCED, 0, true, "", true},
+		{"the answer of a machine outside", []int{1}, pb.Evidence_ANSWERED, 0, true, "", true},
+		{"of another node", []int{1}, pb.Evidence_ANNOUNCED, 3, true, "", true},
+		{"n1 does not have the address", []int{1, 2}, pb.Evidence_ANNOUNCED, 0, false, "", false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t, Config{})
+			agents := l.onLAN(3, onlyOn(1, ownAddress("192.0.2.1")))
+			former := []byte{2, 0, 0, 0, 7, 7}
+			for _, mac := range [][]byte{former, nodeMAC(1)} {
+				agents[0].send(&pb.ReportRequest{Interfaces: uplink(mac).Interfaces}).send(records.Claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), entered(pb.Evidence_USED, "192.0.2.3", nodeMAC(3)))).sync()
+				for _, a := range agents[1:] {
+					a.send(records.Claims(entered(pb.Evidence_USED, "192.0.2.1", mac))).sync()
+				}
+			}
+			time.Sleep(time.Minute)
+			if test.held {
+				agents[0].send(ownAddress(addr)).sync()
+			}
+			if test.node != 0 {
+				agents[test.node-1].send(&pb.ReportRequest{Interfaces: uplink(former).Interfaces}).sync()
+			}
+			time.Sleep(time.Second)
+			frame := entered(test.kind, addr, former)
+			for range 15 {
+				for _, i := range test.seenBy {
+					agents[i].send(records.Claims(frame)).sync()
+				}
+				frame.Count++
+				l.read(agents, time.Second)
+			}
+			if got := len(l.conflicts()) > 0; got != test.conflict {
+				t.Errorf("%s: got conflicts %v, want some %t", test.name, l.conflicts(), test.conflict)
+			}
+			if test.want == "" {
+				l.wantFindings(test.name)
+				return
+			}
+			if f := l.wantFindings(test.name, test.want)[0]; f.GetSeverity() != pb.Finding_CRITICAL || f.GetOwners()[0].GetNode() != "n1" || !strings.Contains(f.GetSummary(), "02:00:00:00:07:07") {
+				t.Errorf("got %v, want n1 and the former MAC", f)
+			}
+			for _, a := range agents[1:] { // rightly
+				a.send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, nodeMAC(1)))).sync()
+			}
+			time.Sleep(time.Second)
+			l.wantFindings("announced with the MAC of eth0")
+		})
+	}
 }
 
 // Both copies of a virtual machine run, on two nodes. That is not known: while a machine is migrated, there and back, frames

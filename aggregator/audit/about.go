@@ -18,7 +18,9 @@ func Nodes(f *verdict.Finding) (names []string) {
 		add(f.Owners[i].Node.Name)
 	}
 	for _, b := range f.Beliefs {
-		add(b.Link.Node.Name)
+		if b.Count > 0 {
+			add(b.Link.Node.Name)
+		}
 	}
 	if f.Former != nil {
 		add(f.Former.Owner.Node.Name)

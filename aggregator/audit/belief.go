@@ -16,7 +16,19 @@ func (a *addressAudit) auditBeliefs() {
 	beliefs := slices.DeleteFunc(slices.Clone(a.in.Beliefs), func(b verdict.Belief) bool {
 		return slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool { return o.State != verdict.Gone && b.BorneOut(&o) })
 	})
-	slices.SortFunc(beliefs, func(x, y verdict.Belief) int {
+	for i := range a.judged.Owners {
+		c := a.judged.Owners[i].Announced()
+		if c == nil || c.Seen.Add(a.policy.StaleAfter) <= a.in.Now {
+			continue
+		}
+		for k := range beliefs {
+			if b := &beliefs[k]; b.MAC == c.MAC {
+				b.Left, b.Worn = c.WornUntil, c.Worn
+			}
+		}
+		beliefs = append(beliefs, verdict.Belief{Link: c.Link, MAC: c.MAC, State: verdict.EntryInUse, Left: c.WornUntil, Worn: c.Worn})
+	}
+	slices.SortStableFunc(beliefs, func(x, y verdict.Belief) int {
 		return cmp.Or(strings.Compare(string(x.MAC), string(y.MAC)), strings.Compare(x.Link.Node.Name, y.Link.Node.Name), strings.Compare(x.Link.Name, y.Link.Name))
 	})
 	for len(beliefs) > 0 {

@@ -410,12 +410,19 @@ func (t *findingBuilder) misled() {
 	case b.Former != nil:
 		fate = Text("stale-belief/former", "former", NamespaceName(b.Former), "node", b.Former.Node.Name, "address", t.f.Address, "until", b.Left)
 	}
+	kind, card := t.f.Kind, ""
+	if b.Worn != nil {
+		kind, card = "stale-belief/worn", b.Worn.Name
+	}
 	_, known := entering(t.owner)
-	t.add(t.f.Kind, "holders", list(names), "send", when(len(holders)+others == 1, "sends"), "used", when(used, "yes"), "tunnel", when(tunnel, "yes"), "mac", b.MAC.String(),
+	t.add(kind, "card", card, "until", b.Left, "holders", list(names), "send", when(len(holders)+others == 1, "sends"), "used", when(used, "yes"), "tunnel", when(tunnel, "yes"), "mac", b.MAC.String(),
 		"owners", each(t.f.Owners, t.alike.naming(placed)), "right", each(t.f.Owners, func(o *verdict.Owner) string { return o.MAC.String() }),
 		"fate", after(" ", fate), "steps", steps, "known", when(known && t.owner.Namespace != nil, "yes"), "four", when(t.f.Address.Is4(), "yes"),
 		"entries", func() {
 			for _, one := range t.f.Beliefs {
+				if one.Count == 0 {
+					continue
+				}
 				t.State("%s", scope{
 					"n", plural(one.Count, "neighbour table", "neighbour tables"), "on", one.Link.Node.Name + "/" + one.Link.Name, "mac", one.MAC.String(),
 					"since", one.Since, "permanent", when(one.State == verdict.EntryPermanent, "yes"), "address", t.f.Address,

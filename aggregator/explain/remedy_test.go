@@ -340,6 +340,7 @@ func findings() map[string]verdict.Finding {
 		"stale-belief":                                 believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryInUse, true),
 		"stale-belief, permanent":                      believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryPermanent, false),
 		"stale-belief, IPv6":                           ofCard(believed(find(verdict.FindingStaleBelief, nil, "fd00::5", self("eth0", "")), holder(w, "node-b", "front-0", "eth0"), verdict.EntryInUse, true)),
+		"stale-belief, announced":                      announcing(find(verdict.FindingStaleBelief, nil, "192.0.2.50", self("eth0", ""))),
 		"stale-belief, of a tunnel":                    tunnelled(believed(find(verdict.FindingStaleBelief, nil, "10.244.2.0", self("flannel.1", "vxlan")), self("flannel.1", "vxlan")[0], verdict.EntryPermanent, true)),
 		"endpoint-of-former-owner":                     misdirected(find(verdict.FindingEndpointOfFormerOwner, nil, "10.244.0.5", host), ipam.EndpointController, ipam.EndpointController),
 		"endpoint-of-former-owner, by others":          misdirected(find(verdict.FindingEndpointOfFormerOwner, nil, "10.244.0.5", host), "", "linkerd-failover.example"),
@@ -676,6 +677,14 @@ func believed(f verdict.Finding, by verdict.Owner, state verdict.EntryState, for
 		b.Count, b.Receivers = 1, []*verdict.Interface{by.Interface}
 	}
 	f.Beliefs = []verdict.Belief{b}
+	return f
+}
+
+// announcing returns the finding about an owner that announces the address with a MAC that its interface had before.
+func announcing(f verdict.Finding) verdict.Finding {
+	i := f.Owners[0].Interface
+	f.Owners[0].MAC = "\x02\x00\x00\x00\x00\x11"
+	f.Beliefs = []verdict.Belief{{Link: i.Link, MAC: "\x02\x00\x00\x00\x00\x63", State: verdict.EntryInUse, Left: start, Worn: i}}
 	return f
 }
 

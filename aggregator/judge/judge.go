@@ -168,7 +168,7 @@ func (w *worker) audits(e *entry, in *verdict.Case, out *verdict.Judgement) bool
 	return len(in.Former)+len(in.Beliefs)+len(in.Endpoints) > 0 || e != nil && (len(e.past)+len(e.found) > 0 || !e.recalled.isEmpty()) || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools)+len(in.ServicePools) > 0 || len(out.Spoofs) > 0 ||
 		slices.ContainsFunc(in.Nodes, func(n verdict.NodeFacts) bool { return len(n.Subnets) > 1 }) ||
 		slices.ContainsFunc(out.Owners, func(o verdict.Owner) bool {
-			return o.Orphaned || o.DADFailed() || o.Copies() != nil || o.WouldAnswer() || len(out.Owners) > 1 && o.ExcludedBy(verdict.RuleReachableVia)
+			return o.Orphaned || o.DADFailed() || o.Copies() != nil || o.Announced() != nil || o.WouldAnswer() || len(out.Owners) > 1 && o.ExcludedBy(verdict.RuleReachableVia)
 		})
 }
 

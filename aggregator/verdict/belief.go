@@ -43,13 +43,35 @@ type Belief struct {
 	// not known.
 	Left   Stamp
 	Former *Namespace
+	// Worn is an interface of an owner that had the hardware address until Left, and with which the owner still announces the
+	// address; nil if there is none. Nobody is known to believe it if Count is 0.
+	Worn *Interface
 }
+
+// Announced returns the newest announcement of the address by an owner with a hardware address that its interface had
+// before, unless the owner has claimed the address rightly since; nil if there is none.
+func (o *Owner) Announced() (last *Claim) {
+	for _, c := range o.Claims {
+		if c.announcedBy(o) && (last == nil || c.Seen > last.Seen) {
+			last = c
+		}
+	}
+	if last != nil && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return (c.Kind == Announced || c.Kind == Used) && c.MAC == last.Worn.MAC && c.Seen > last.Seen
+	}) {
+		return nil
+	}
+	return last
+}
+
+// announcedBy reports whether a claim is an announcement of an owner with a hardware address that its interface had before.
+func (c *Claim) announcedBy(o *Owner) bool { return c.Worn != nil && o.Namespace.Is(c.Worn.Namespace) }
 
 // BorneOut reports whether an owner has claimed the address with the hardware address, or both hardware addresses are of one
 // group of GLBP.
 func (b *Belief) BorneOut(o *Owner) bool {
 	return b.MAC.balances(o.MAC) || slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.MAC == b.MAC || c.Source == b.MAC || c.Kind.Kernel() && c.Interface.MAC == b.MAC
+		return c.MAC == b.MAC && !c.announcedBy(o) || c.Source == b.MAC || c.Kind.Kernel() && c.Interface.MAC == b.MAC
 	})
 }
 

@@ -44,6 +44,7 @@ func (r *reference) world() *world {
 		}
 		return links[l]
 	}
+	worn := map[*verdict.Claim]*iface{}
 	for _, n := range r.nodes {
 		for _, ns := range n.namespaces {
 			w.namespaces = append(w.namespaces, verdict.NamespaceFacts{Namespace: ns.rec, Nested: r.nested(ns.rec)})
@@ -66,6 +67,12 @@ func (r *reference) world() *world {
 			rec.Alone = rec.Interface.Tap && rec.Wire() && !slices.ContainsFunc(n.claims, func(other *claim) bool {
 				return other.port == c.port && other.Wire() && other.MAC != c.MAC
 			})
+			if by, ok := r.worn[c.MAC]; ok && c.Kind == verdict.Announced {
+				if i := by.node.iface(by.namespace, by.index); i != nil {
+					worn[&rec] = i
+					rec.WornUntil = by.until
+				}
+			}
 			w.claims[c.addr] = append(w.claims[c.addr], &rec)
 			w.of[&rec] = c
 		}
@@ -75,6 +82,9 @@ func (r *reference) world() *world {
 		}
 		w.nodes = append(w.nodes, facts)
 		w.covered = w.covered && (!n.rec.Unheard || n.rec.TimedOut) && !n.blind
+	}
+	for c, i := range worn {
+		c.Worn = w.interfaces[i]
 	}
 	w.answers = r.answered(linkOf)
 	return w

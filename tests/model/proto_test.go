@@ -205,6 +205,9 @@ func (r *reference) findingProto(f *verdict.Finding) *pb.Finding {
 			out.Nodes = append(out.Nodes, o.Node.Name)
 		}
 	}
+	for _, b := range f.Beliefs { // agents of the generator report none, so these are announcements
+		out.Beliefs = append(out.Beliefs, &pb.Belief{Mac: b.MAC.String(), Node: b.Link.Node.Name, Link: b.Link.Name, State: pb.Belief_IN_USE})
+	}
 	if f.Overlap != nil {
 		out.Nodes = f.Overlap.Nodes // that whose subnets overlap; an owner may be on another one
 	}

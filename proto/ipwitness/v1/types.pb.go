@@ -2930,7 +2930,8 @@ type Belief struct {
 	Link string `protobuf:"bytes,3,opt,name=link,proto3" json:"link,omitempty"`
 	// State of the entries.
 	State Belief_State `protobuf:"varint,4,opt,name=state,proto3,enum=ipwitness.v1.Belief_State" json:"state,omitempty"`
-	// Number of holders.
+	// Number of holders; 0 if an owner announces the address with a hardware address that its interface had before, on that link,
+	// and no holder is known.
 	Count uint32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
 	// Some of the holders: 8 at most.
 	Holders []*Belief_Holder `protobuf:"bytes,6,rep,name=holders,proto3" json:"holders,omitempty"`
