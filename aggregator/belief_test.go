@@ -2,6 +2,8 @@ package aggregator
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,6 +83,52 @@ func TestASilentHandOverBetweenNodesIsFound(t *testing.T) {
 			Link: "eth0", Address: netip.MustParseAddr(addr).AsSlice(), Mac: mac(1), State: pb.BeliefRecord_IN_USE, Count: 1,
 			Holders: []*pb.BeliefRecord_Holder{{Namespace: 1, Index: 2}}, Gone: gone,
 		}}}
+	}
+	relays := func(answered byte, count uint32) *pb.ReportRequest { // an access point answers with the MAC of a node
+		m := saw(addr, answered)
+		m.Claims[0].Kind, m.Claims[0].Source, m.Claims[0].Count = pb.Evidence_ANSWERED, mac(10), count
+		return m
+	}
+	for _, test := range []struct {
+		name     string
+		answered byte // the node with whose MAC the access point answers
+		want     bool
+	}{
+		{"with the MAC of the former owner", 1, true},
+		{"with the MAC of the owner", 2, false},
+		{"with that of a machine outside, which sleeps", 9, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t, Config{})
+			n1 := l.dial().send(snapshot(hello("n1", 1), on(1, "192.0.2.1", addr))).sync()
+			n2 := l.dial().send(snapshot(hello("n2", 1), on(2, "192.0.2.2"))).sync()
+			n3 := l.dial().send(snapshot(hello("n3", 1), on(3, "192.0.2.3"))).sync()
+			n3.send(saw(addr, 1)).send(saw("192.0.2.2", 2)).sync()
+			time.Sleep(time.Minute)
+			gone := on(1, addr)
+			gone.Claims[0].Gone = true
+			n1.send(gone).sync()
+			n2.send(on(2, "192.0.2.2", addr)).sync()
+			time.Sleep(time.Second)
+			entry := believes(false)
+			entry.Beliefs[0].Mac = mac(test.answered)
+			if test.answered == 2 {
+				entry = &pb.ReportRequest{}
+			}
+			n3.send(saw(addr, 2)).send(entry).sync()
+			for i := range uint32(14) {
+				n3.send(relays(test.answered, i+1)).sync()
+				time.Sleep(time.Second)
+			}
+			if !test.want {
+				l.wantFindings(test.name)
+				return
+			}
+			f := l.wantFindings(test.name, "stale-belief "+addr)[0]
+			if f.GetOwners()[0].GetNode() != "n2" || f.GetBeliefs()[0].GetNode() != "n3" || !slices.ContainsFunc(f.GetEvidence(), func(s string) bool { return strings.Contains(s, "02:00:00:00:01:0a") }) {
+				t.Errorf("%s: got %v, want n3, n2 and the access point", test.name, f)
+			}
+		})
 	}
 	for _, announced := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -498,7 +498,8 @@ func (k *Mirror) publishBeliefs(addr netip.Addr, outside map[string]bool, now ti
 }
 
 // bearsOut reports whether an owner of an address on this node has a MAC, on any of its interfaces, or frames on a link have shown
-// lately that one has. The aggregator knows what was seen before, and who has the address on other nodes.
+// lately that one has. The aggregator knows what was seen before, who has the address on other nodes, and whether frames that others
+// send for a MAC may be right.
 func (k *Mirror) bearsOut(addr netip.Addr, mac, link string, now time.Time) bool {
 	for _, h := range k.holders[addr] {
 		for l := range maps.Values(h.ns.links) {
@@ -508,7 +509,7 @@ func (k *Mirror) bearsOut(addr netip.Addr, mac, link string, now time.Time) bool
 		}
 	}
 	for key, c := range k.table.WireClaimsTo(addr) {
-		if c.Link == link && (key.MAC == mac || key.Source == mac) && c.Last.Add(excusedFor).After(now) {
+		if c.Link == link && (key.MAC == mac && key.Source == "" || key.Source == mac) && c.Last.Add(excusedFor).After(now) {
 			k.beliefs.excused = append(k.beliefs.excused, addr)
 			return true
 		}

@@ -202,6 +202,13 @@ func TestAFrameOfAnOwnerThatHasDepartedBearsNothingOut(t *testing.T) {
 	sees := func(mac string) func(*Mirror) {
 		return func(k *Mirror) { k.AddFrame(wireKey(2, ipwitnessv1.Evidence_ANNOUNCED, addr, mac), seenNow()) }
 	}
+	relays := func(mac string) func(*Mirror) {
+		return func(k *Mirror) {
+			key := wireKey(2, ipwitnessv1.Evidence_ANSWERED, addr, mac)
+			key.Source = "access point"
+			k.AddFrame(key, seenNow())
+		}
+	}
 	for _, test := range []struct {
 		name string
 		then []func(k *Mirror)
@@ -212,6 +219,7 @@ func TestAFrameOfAnOwnerThatHasDepartedBearsNothingOut(t *testing.T) {
 		{"the next owner announces itself", []func(*Mirror){sees("next"), believes("next"), departs("former")}, ""},
 		{"the next owner announces itself later", []func(*Mirror){departs("former"), sees("next"), believes("next")}, ""},
 		{"the next owner announces itself, but the entry is kept", []func(*Mirror){departs("former"), sees("next")}, stale},
+		{"only another device says that it returns", []func(*Mirror){departs("former"), relays("former")}, stale},
 		{"it returns", []func(*Mirror){departs("former"), sees("former")}, ""},
 	} {
 		k := newTestKernel(t, bridgeOfPods())

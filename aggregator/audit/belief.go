@@ -91,6 +91,8 @@ func (a *addressAudit) misled(b *verdict.Belief, known bool) (owners []verdict.O
 		o := &a.judged.Owners[i]
 		switch {
 		case o.State == verdict.Gone:
+		case len(b.Relayed(o)) > 0:
+			b.RelayedBy = b.Relayed(o)
 		case b.OfOwner(o): // also one that is not compared: a proxy, or one that was not seen for long
 			return nil, 0
 		case !compared(o) || !b.Meets(o, a.in.Address):

@@ -380,9 +380,15 @@ func (t *findingBuilder) misled() {
 	b, used, tunnel, others := t.f.Beliefs[0], false, false, 0
 	var holders []verdict.Owner
 	var steps []advice.Action
+	var relays []string
 	for _, one := range t.f.Beliefs {
 		used = used || one.State == verdict.EntryInUse
 		others += int(one.Count) - len(one.Holders)
+		for _, m := range one.RelayedBy {
+			if !slices.Contains(relays, m.String()) {
+				relays = append(relays, m.String())
+			}
+		}
 		step := "stale-belief/entry"
 		if one.Far.Is(t.owner.Node) && one.State == verdict.EntryPermanent {
 			step, tunnel = "stale-belief/tunnel", true
@@ -415,7 +421,7 @@ func (t *findingBuilder) misled() {
 		kind, card = "stale-belief/worn", b.Worn.Name
 	}
 	_, known := entering(t.owner)
-	t.add(kind, "card", card, "until", b.Left, "holders", list(names), "send", when(len(holders)+others == 1, "sends"), "used", when(used, "yes"), "tunnel", when(tunnel, "yes"), "mac", b.MAC.String(),
+	t.add(kind, "card", card, "until", b.Left, "relays", when(len(relays) > 0, list(relays)), "holders", list(names), "send", when(len(holders)+others == 1, "sends"), "used", when(used, "yes"), "tunnel", when(tunnel, "yes"), "mac", b.MAC.String(),
 		"owners", each(t.f.Owners, t.alike.naming(placed)), "right", each(t.f.Owners, func(o *verdict.Owner) string { return o.MAC.String() }),
 		"fate", after(" ", fate), "steps", steps, "known", when(known && t.owner.Namespace != nil, "yes"), "four", when(t.f.Address.Is4(), "yes"),
 		"entries", func() {

@@ -338,6 +338,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another behind":                   behind("10.0.3.7", verdict.ByProxyARP),
 		"answered-by-another behind, by an entry":      behind("fd00::7", verdict.ByProxyEntry),
 		"stale-belief":                                 believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryInUse, true),
+		"stale-belief, relayed":                         relayed(believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryInUse, true)),
 		"stale-belief, permanent":                      believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryPermanent, false),
 		"stale-belief, IPv6":                           ofCard(believed(find(verdict.FindingStaleBelief, nil, "fd00::5", self("eth0", "")), holder(w, "node-b", "front-0", "eth0"), verdict.EntryInUse, true)),
 		"stale-belief, announced":                      announcing(find(verdict.FindingStaleBelief, nil, "192.0.2.50", self("eth0", ""))),
@@ -685,6 +686,12 @@ func announcing(f verdict.Finding) verdict.Finding {
 	i := f.Owners[0].Interface
 	f.Owners[0].MAC = "\x02\x00\x00\x00\x00\x11"
 	f.Beliefs = []verdict.Belief{{Link: i.Link, MAC: "\x02\x00\x00\x00\x00\x63", State: verdict.EntryInUse, Left: start, Worn: i}}
+	return f
+}
+
+// relayed returns the finding with an access point that answers with the former MAC.
+func relayed(f verdict.Finding) verdict.Finding {
+	f.Beliefs[0].RelayedBy = []verdict.MAC{"\x02\x00\x00\x00\x00\x0a"}
 	return f
 }
 

@@ -46,6 +46,28 @@ type Belief struct {
 	// Worn is an interface of an owner that had the hardware address until Left, and with which the owner still announces the
 	// address; nil if there is none. Nobody is known to believe it if Count is 0.
 	Worn *Interface
+	// RelayedBy are the hardware addresses of third parties whose frames keep the entries alive: see Relayed.
+	RelayedBy []MAC
+}
+
+// Relayed returns the hardware addresses of third parties, such as access points with proxy ARP, if their frames are all that
+// names an owner as the one with the hardware address, and its kernel, which an agent reports, lacks the address.
+func (b *Belief) Relayed(o *Owner) (by []MAC) {
+	if o.Namespace == nil || !o.Node.reports() || o.Has() {
+		return nil
+	}
+	for _, c := range o.Claims {
+		if c.Kind == Believed {
+			continue
+		}
+		if c.Source == "" || c.MAC != b.MAC {
+			return nil
+		}
+		if !slices.Contains(by, c.Source) {
+			by = append(by, c.Source)
+		}
+	}
+	return by
 }
 
 // Announced returns the newest announcement of the address by an owner with a hardware address that its interface had
@@ -70,15 +92,15 @@ func (c *Claim) announcedBy(o *Owner) bool { return c.Worn != nil && o.Namespace
 // BorneOut reports whether an owner has claimed the address with the hardware address, or both hardware addresses are of one
 // group of GLBP.
 func (b *Belief) BorneOut(o *Owner) bool {
-	return b.MAC.balances(o.MAC) || slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+	return len(b.Relayed(o)) == 0 && (b.MAC.balances(o.MAC) || slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 		return c.MAC == b.MAC && !c.announcedBy(o) || c.Source == b.MAC || c.Kind.Kernel() && c.Interface.MAC == b.MAC
-	})
+	}))
 }
 
 // OfOwner reports whether an owner may receive what the holders send: it bears the belief out, or has the hardware address on
 // another one of its interfaces.
 func (b *Belief) OfOwner(o *Owner) bool {
-	return b.BorneOut(o) || slices.ContainsFunc(b.Receivers, func(i *Interface) bool { return i.Namespace.ID == o.ID })
+	return b.BorneOut(o) || len(b.Relayed(o)) == 0 && slices.ContainsFunc(b.Receivers, func(i *Interface) bool { return i.Namespace.ID == o.ID })
 }
 
 // Meets reports whether an owner has address a on the link of the belief, elsewhere in its domain, or at the other end of the
