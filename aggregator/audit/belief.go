@@ -26,6 +26,7 @@ func (a *addressAudit) auditBeliefs() {
 				b.Left, b.Worn = c.WornUntil, c.Worn
 			}
 		}
+		a.again(c.Seen.Add(a.policy.StaleAfter))
 		beliefs = append(beliefs, verdict.Belief{Link: c.Link, MAC: c.MAC, State: verdict.EntryInUse, Left: c.WornUntil, Worn: c.Worn})
 	}
 	slices.SortStableFunc(beliefs, func(x, y verdict.Belief) int {

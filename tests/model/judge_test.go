@@ -67,7 +67,7 @@ func (r *reference) world() *world {
 			rec.Alone = rec.Interface.Tap && rec.Wire() && !slices.ContainsFunc(n.claims, func(other *claim) bool {
 				return other.port == c.port && other.Wire() && other.MAC != c.MAC
 			})
-			if by, ok := r.worn[c.MAC]; ok && c.Kind == verdict.Announced {
+			if by, ok := r.worn[c.MAC]; ok && c.Kind == verdict.Announced && c.Seen > by.until {
 				if i := by.node.iface(by.namespace, by.index); i != nil {
 					worn[&rec] = i
 					rec.WornUntil = by.until
