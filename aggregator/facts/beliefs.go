@@ -130,7 +130,7 @@ func (b *Builder) addBeliefs(a index.Address) {
 			continue // they have just ended
 		}
 		out.Inside, out.Addresses = n.closed(l), n.believed[one.key.ofAll()]
-		if d, ok := f.tombstones[tombstone{a, one.key.mac}]; ok {
+		if d, ok := f.tombstones[tombstone{a, one.key.mac}]; ok && d.at.Add(f.Policy.StaleAfter) > f.now() {
 			out.Left = d.at
 			if d.who != "" && d.node != nil {
 				out.Former = &verdict.Namespace{Node: d.node.Rec, Who: d.who}

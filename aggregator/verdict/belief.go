@@ -87,7 +87,7 @@ func (o *Owner) Announced() (last *Claim) {
 }
 
 // announcedBy reports whether a claim is an announcement of an owner with a hardware address that its interface had before.
-func (c *Claim) announcedBy(o *Owner) bool { return c.Worn != nil && o.Namespace.Is(c.Worn.Namespace) }
+func (c *Claim) announcedBy(o *Owner) bool { return c.Worn != nil && c.Link != nil && o.Namespace.Is(c.Worn.Namespace) }
 
 // BorneOut reports whether an owner has claimed the address with the hardware address, or both hardware addresses are of one
 // group of GLBP.

@@ -180,13 +180,14 @@ type table struct {
 	claims      map[string]*pb.ClaimRecord
 	pools       map[string]*pb.PoolRecord
 	allocations map[string]*pb.AllocationRecord
+	beliefs     map[string]*pb.BeliefRecord
 	status      *pb.StatusRecord
 }
 
 func newTable() table {
 	return table{
 		namespaces: map[uint32]*pb.NamespaceRecord{}, links: map[string]*pb.LinkRecord{}, interfaces: map[[2]uint32]*pb.InterfaceRecord{},
-		claims: map[string]*pb.ClaimRecord{}, pools: map[string]*pb.PoolRecord{}, allocations: map[string]*pb.AllocationRecord{},
+		claims: map[string]*pb.ClaimRecord{}, pools: map[string]*pb.PoolRecord{}, allocations: map[string]*pb.AllocationRecord{}, beliefs: map[string]*pb.BeliefRecord{},
 		status: &pb.StatusRecord{Wire: "tcx"},
 	}
 }
@@ -197,6 +198,10 @@ func claimName(c *pb.ClaimRecord) string {
 
 func allocationName(al *pb.AllocationRecord) string {
 	return fmt.Sprintf("%s %x", al.GetPool(), al.GetAddress())
+}
+
+func beliefName(b *pb.BeliefRecord) string {
+	return fmt.Sprintf("%s %x %x", b.GetLink(), b.GetAddress(), b.GetMac())
 }
 
 func fromKernel(c *pb.ClaimRecord) bool {
@@ -260,6 +265,24 @@ func (t *table) change(changes *pb.ReportRequest, now time.Time) *pb.ReportReque
 		}
 		m.Allocations = append(m.Allocations, r)
 	}
+	for _, r := range changes.GetBeliefs() {
+		name := beliefName(r)
+		switch {
+		case r.GetGone():
+			delete(t.beliefs, name)
+		case !slices.ContainsFunc(r.GetHolders(), func(h *pb.BeliefRecord_Holder) bool {
+			return t.interfaces[[2]uint32{h.GetNamespace(), h.GetIndex()}] != nil
+		}):
+			continue
+		default:
+			r = proto.CloneOf(r)
+			if r.FirstSeen = timestamppb.New(now); t.beliefs[name] != nil {
+				r.FirstSeen = t.beliefs[name].GetFirstSeen()
+			}
+			t.beliefs[name] = r
+		}
+		m.Beliefs = append(m.Beliefs, r)
+	}
 	if changes.GetStatus() != nil {
 		t.status = changes.GetStatus()
 		m.Status = t.status
@@ -304,7 +327,7 @@ func (t *table) snapshot(order uint64, now time.Time) (first, second *pb.ReportR
 	first = &pb.ReportRequest{
 		Namespaces: shuffled(r, t.namespaces), Links: shuffled(r, t.links), Status: proto.CloneOf(t.status), SnapshotBegin: true,
 	}
-	second = &pb.ReportRequest{Pools: shuffled(r, t.pools), Allocations: shuffled(r, t.allocations), SnapshotEnd: true}
+	second = &pb.ReportRequest{Pools: shuffled(r, t.pools), Allocations: shuffled(r, t.allocations), Beliefs: shuffled(r, t.beliefs), SnapshotEnd: true}
 	first.Interfaces = shuffled(r, t.interfaces)
 	for i, c := range shuffled(r, t.claims) {
 		if !fromKernel(c) {
@@ -356,5 +379,12 @@ func (t *table) renumber(by uint32) {
 		r = proto.CloneOf(r)
 		r.Namespace = next(r.GetNamespace())
 		t.claims[claimName(r)] = r
+	}
+	for name, r := range old.beliefs {
+		r = proto.CloneOf(r)
+		for _, h := range r.GetHolders() {
+			h.Namespace = next(h.GetNamespace())
+		}
+		t.beliefs[name] = r
 	}
 }

@@ -92,7 +92,7 @@ func (r *run) compare(end bool) string {
 	// A hardware address may be found in a snapshot that is being received: its finding ends some milliseconds later.
 	receives := slices.ContainsFunc(r.agents, func(a *agent) bool { return a.stream != nil && a.stream.inside })
 	waits := func(f *pb.Finding) bool {
-		return awaited[f.GetId()] || receives && f.GetKind() == verdict.FindingMACCloned
+		return awaited[f.GetId()] || receives && f.GetKind() == verdict.FindingMACCloned || !r.settled() && f.GetKind() == verdict.FindingStaleBelief
 	}
 	return differ("finding", slices.DeleteFunc(findings, waits), slices.DeleteFunc(reference, waits), scrubFinding)
 }
@@ -124,6 +124,15 @@ func scrubFinding(f *pb.Finding) {
 	}
 	if isLate(f) {
 		f.DetectedAt = nil
+	}
+	if f.GetKind() == verdict.FindingStaleBelief {
+		f.DetectedAt = nil
+		for _, b := range f.GetBeliefs() {
+			b.Holders, b.Since, b.Former, b.Receiver = nil, nil, nil, nil
+		}
+		for _, o := range f.GetOwners() {
+			scrubSeen(o)
+		}
 	}
 }
 

@@ -150,7 +150,7 @@ func (g *generator) one(a *agent, m *pb.ReportRequest) {
 		g.build(a, m)
 		return
 	}
-	switch g.IntN(40) {
+	switch g.IntN(43) {
 	case 0, 1:
 		g.build(a, m)
 	case 2:
@@ -202,6 +202,8 @@ func (g *generator) one(a *agent, m *pb.ReportRequest) {
 		}
 	case 23, 24, 25, 26, 27, 28, 29:
 		g.assigned(a, m)
+	case 30, 31, 32:
+		g.belief(a, m)
 	default:
 		g.frame(a, m)
 	}
@@ -410,6 +412,26 @@ func (g *generator) frame(a *agent, m *pb.ReportRequest) {
 		c.Age = durationpb.New(time.Duration(g.IntN(2000)) * time.Millisecond)
 	}
 	m.Claims = append(m.Claims, c)
+}
+
+// belief adds an entry of a neighbour table that no claim of the node bears out, or ends one.
+func (g *generator) belief(a *agent, m *pb.ReportRequest) {
+	if all := shuffled(g.Rand, a.table.beliefs); len(all) > 0 && g.IntN(3) == 0 {
+		m.Beliefs = append(m.Beliefs, &pb.BeliefRecord{Link: all[0].GetLink(), Address: all[0].GetAddress(), Mac: all[0].GetMac(), Gone: true})
+		return
+	}
+	i := g.anyInterface(a)
+	if i == nil || i.GetLink() == "" {
+		return
+	}
+	b := &pb.BeliefRecord{
+		Link: i.GetLink(), Address: g.address(), Mac: g.mac(), State: pick(g, pb.BeliefRecord_IN_USE, pb.BeliefRecord_IN_USE, pb.BeliefRecord_PERMANENT),
+		Count: 1, Holders: []*pb.BeliefRecord_Holder{{Namespace: i.GetNamespace(), Index: i.GetIndex()}},
+	}
+	if g.IntN(4) == 0 {
+		b.Mac = uplinkMAC(1 + g.IntN(4))
+	}
+	m.Beliefs = append(m.Beliefs, b)
 }
 
 func poolRange(first, last byte) *pb.AddressRange {

@@ -20,6 +20,7 @@ type world struct {
 	nodes      []verdict.NodeFacts
 	answers    []verdict.Answer
 	covered    bool
+	linkOf     func(*link) *verdict.Link
 }
 
 func (r *reference) world() *world {
@@ -86,7 +87,7 @@ func (r *reference) world() *world {
 	for c, i := range worn {
 		c.Worn = w.interfaces[i]
 	}
-	w.answers = r.answered(linkOf)
+	w.answers, w.linkOf = r.answered(linkOf), linkOf
 	return w
 }
 
@@ -156,6 +157,7 @@ func (r *reference) caseOf(w *world, a netip.Addr) *verdict.Case {
 	c := &verdict.Case{
 		Address: a, Now: r.now, Claims: w.claims[a], Namespaces: w.namespaces, Nodes: w.nodes, Answers: w.answers,
 		IPAM: verdict.IPAM{Past: m.past, Vanished: m.vanished, Before: m.found}, Sight: verdict.Sight{Covered: w.covered},
+		Beliefs: r.beliefs(w, a),
 	}
 	for i := range m.conflicts {
 		c.Conflicts = append(c.Conflicts, m.conflicts[i].Memory())
@@ -207,6 +209,9 @@ func (r *reference) addresses() []netip.Addr {
 	for _, n := range r.nodes {
 		for _, c := range n.claims {
 			known[c.addr] = true
+		}
+		for _, b := range n.beliefs {
+			known[b.addr] = true
 		}
 	}
 	for a := range r.memory {
@@ -373,14 +378,19 @@ func (r *reference) tick() {
 			late = append(late, n)
 		}
 	}
+	if len(late) > 0 {
+		r.stirred = r.now
+	}
 	r.timeOut(late)
 	for _, n := range r.nodes {
 		if n.formerUntil != 0 && n.formerUntil <= r.now {
 			r.dropFormer(n)
+			r.stirred = r.now
 		}
 	}
 	if r.lan.due != 0 && r.lan.due <= r.now {
 		r.rotate()
+		r.stirred = r.now
 	}
 	for _, m := range r.memory {
 		if m.again <= r.now {

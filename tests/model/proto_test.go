@@ -205,8 +205,11 @@ func (r *reference) findingProto(f *verdict.Finding) *pb.Finding {
 			out.Nodes = append(out.Nodes, o.Node.Name)
 		}
 	}
-	for _, b := range f.Beliefs { // agents of the generator report none, so these are announcements
-		out.Beliefs = append(out.Beliefs, &pb.Belief{Mac: b.MAC.String(), Node: b.Link.Node.Name, Link: b.Link.Name, State: pb.Belief_IN_USE})
+	for _, b := range f.Beliefs {
+		out.Beliefs = append(out.Beliefs, &pb.Belief{Mac: b.MAC.String(), Node: b.Link.Node.Name, Link: b.Link.Name, State: pb.Belief_State(b.State), Count: b.Count})
+		if name := b.Link.Node.Name; b.Count > 0 && !slices.Contains(out.GetNodes(), name) {
+			out.Nodes = append(out.Nodes, name)
+		}
 	}
 	if f.Overlap != nil {
 		out.Nodes = f.Overlap.Nodes // that whose subnets overlap; an owner may be on another one

@@ -46,9 +46,9 @@ type reference struct {
 	since map[string]verdict.Stamp
 	// checks are the claims that their nodes are asked to read again.
 	checks []*claim
-	// changed is the time of the last change.
-	changed verdict.Stamp
-	lan     lan
+	// changed is the time of the last change, stirred that of the last one that was not a judgement that was due.
+	changed, stirred verdict.Stamp
+	lan              lan
 }
 
 // A memory is the state that a judgement of an address passes on to the next one.
@@ -106,6 +106,7 @@ type node struct {
 	interfaces []*iface
 	claims     []*claim
 	pools      []*pool
+	beliefs    []belief
 	blind      bool
 	shared     bool // another node had the same name at the same time
 	sure       bool // it certainly exists, and so does another node with its name
@@ -174,6 +175,12 @@ func (r *reference) of(a netip.Addr) *memory {
 	return m
 }
 
+// settled reports whether the aggregator has compared all beliefs since the last change: it does so at intervals of the grace for
+// hand-overs, because an interface may get the hardware address of an entry without any change of the address.
+func (r *reference) settled() bool {
+	return r.now >= r.stirred.Add(3*r.policy.HandoverGrace+2*r.policy.Settle)
+}
+
 // quiet reports whether nothing has changed for the delay of late findings.
 func (r *reference) quiet() bool { return r.now >= r.changed.Add(lateAfter) }
 
@@ -182,7 +189,7 @@ func (r *reference) receive(s *session, m *pb.ReportRequest) {
 	if s.over {
 		return
 	}
-	s.heard = r.now
+	s.heard, r.stirred = r.now, r.now
 	if m.GetHello() != nil && !r.connect(s, m.GetHello()) {
 		r.end(s)
 		return
@@ -238,7 +245,7 @@ func (r *reference) connect(s *session, hello *pb.Hello) bool {
 }
 
 func (n *node) reset() {
-	n.namespaces, n.links, n.interfaces, n.claims, n.pools = map[uint32]*namespace{}, map[string]*link{}, nil, nil, nil
+	n.namespaces, n.links, n.interfaces, n.claims, n.pools, n.beliefs = map[uint32]*namespace{}, map[string]*link{}, nil, nil, nil, nil
 }
 
 // end makes the aggregator end a session.
@@ -250,6 +257,7 @@ func (r *reference) end(s *session) {
 // disconnect ends a session.
 func (r *reference) disconnect(s *session) {
 	r.end(s)
+	r.stirred = r.now
 	n := s.node
 	if n == nil || n.session != s {
 		return
@@ -401,6 +409,7 @@ func (r *reference) giveUp(nodes []*node) {
 func (r *reference) snapshot(s *session) {
 	n := s.node
 	n.sweep++
+	n.beliefs = nil // those in the snapshot replace them
 	if n.former {
 		for _, c := range n.claims {
 			if c.Kind == verdict.DADFailed && !c.former {
@@ -531,6 +540,9 @@ func (r *reference) applyAll(n *node, m *pb.ReportRequest, claims []*pb.ClaimRec
 	}
 	for _, rec := range m.GetAllocations() {
 		r.applyAllocation(n, rec)
+	}
+	for _, rec := range m.GetBeliefs() {
+		r.applyBelief(n, rec)
 	}
 	if m.GetStatus() != nil {
 		n.blind = m.GetStatus().GetBlind()
