@@ -7,9 +7,54 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
+
+// The only interface of a container on n1 is a card of the node, on the LAN of eth0: its frames enter n1 and n2. The address is
+// that of a container on n2 as well, or not.
+func TestACardOfANodeInAContainer(t *testing.T) {
+	for _, twice := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t, Config{})
+			mac := func(n int) []byte { return []byte{2, 3, 0, 0, 0, byte(n)} }
+			address := func(n int) string {
+				if twice {
+					n = 1
+				}
+				return fmt.Sprintf("192.0.2.%d", 19+n)
+			}
+			card := func(n int) *pb.ReportRequest {
+				m := macvlan(2, fmt.Sprint("c", n), address(n), mac(n))
+				m.Interfaces[0].Kind, m.Interfaces[0].HostInterface = "", ""
+				return m
+			}
+			agents := l.onLAN(2, func(n int) *pb.ReportRequest { return ownAddress(fmt.Sprintf("192.0.2.%d", 10+n)) }, card)
+			for range 15 {
+				for _, a := range agents {
+					for n := 1; n <= 2; n++ {
+						a.send(records.Claims(entered(pb.Evidence_USED, address(n), mac(n)))).sync()
+					}
+				}
+				for i, a := range agents {
+					a.send(records.Claims(entered(pb.Evidence_USED, fmt.Sprintf("192.0.2.%d", 12-i), nodeMAC(2-i)))).sync()
+				}
+				l.read(agents, time.Second)
+			}
+			l.wantFindings("frames of cards of the node")
+			if !twice {
+				if got := l.conflicts(); len(got) > 0 {
+					t.Errorf("got %v, want no conflict of a container with itself", got)
+				}
+				return
+			}
+			if c := l.conflict(pb.Conflict_CONFIRMED); c.GetRule() != verdict.RuleAssignedTwice || len(c.GetOwners()) != 2 {
+				t.Errorf("got %v, want both containers by their kernels", c)
+			}
+		})
+	}
+}
 
 // A machine outside has the MAC of node n1, or of a pod on it, and uses an address that n3 has, or nobody.
 func TestAMachineOutsideHasTheMACOfANode(t *testing.T) {

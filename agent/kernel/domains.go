@@ -32,6 +32,8 @@ func (p *publisher) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwi
 		r.PeerNamespace = p.peerOf(l)
 		r.Uplink = p.isUplink(l, r.PeerNamespace)
 		r.NoArp, r.ProxyArpPvlan = isWithoutARP(l), l.pvlan
+	case l.port != nil && p.own.links[l.port.Index] == l.port && l.port.published.GetUplink():
+		r.Attachment, host = ipwitnessv1.InterfaceRecord_LOWER, l.port
 	case l.LowerNSID != p.ownNSID:
 		if d, ok := p.nested[l]; ok {
 			r.Attachment, r.Link = ipwitnessv1.InterfaceRecord_INNER, d.name

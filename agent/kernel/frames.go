@@ -93,6 +93,9 @@ func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 		return
 	}
 	d := k.domainOf(l, tagsOf(key.VLAN, key.InnerVLAN)...)
+	if l.published.GetUplink() && key.VLAN == 0 && key.Source == "" {
+		k.locateCard(l, key, c.Last)
+	}
 	c.Link, c.Routed = d.name, k.routedTo(l, d, key.Address)
 	k.table.Update(func() {
 		took, evicted := k.table.Add(key, c, c.Last)
@@ -103,6 +106,31 @@ func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 	})
 	if k.mayAnswer(key.Address) {
 		table.Poke(k.answers.changed)
+	}
+}
+
+// locatedFor is for how long a card stays on the LAN of an uplink that none of its frames enter, while they enter another one.
+const locatedFor = time.Minute
+
+// locateCard records that a frame of a card in another namespace has entered our uplink: the card is on the LAN of that uplink.
+func (k *Mirror) locateCard(uplink *link, key table.ClaimKey, now time.Time) {
+	for card, ns := range k.cards {
+		if card.MAC != key.MAC || card.addrs[key.Address] == nil || !card.Up() {
+			continue
+		}
+		if was := card.port; was != nil && k.own.links[was.Index] == was {
+			there := k.domainOf(was).name == k.domainOf(uplink).name
+			if there {
+				card.heard = now
+			}
+			if there || now.Sub(card.heard) < locatedFor {
+				continue
+			}
+		}
+		card.port, card.heard = uplink, now
+		k.table.Update(func() {
+			k.publishNamespace(ns, now)
+		})
 	}
 }
 

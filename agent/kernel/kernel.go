@@ -108,8 +108,9 @@ type topology struct {
 	// attached holds the interfaces of other namespaces by the index of our own
 	// interface that is their peer or lower device.
 	attached   map[int32]map[*link]*namespace
-	wiring     *wiring // nil if it must be computed
-	linksEnded bool    // since beliefs were last compared
+	cards      map[*link]*namespace // network cards in other namespaces
+	wiring     *wiring              // nil if it must be computed
+	linksEnded bool                 // since beliefs were last compared
 	// nested has the links of interfaces at bridges in other namespaces. They must be computed again if
 	// rewired is set.
 	nested   map[*link]domain
@@ -143,10 +144,12 @@ type link struct {
 	vlans rtnetlink.VLANs // bridges of our own namespace and their ports: the VLANs of frames without a tag
 	// tunnelsSet is when the observer was last told the tunnels of the interface; zero if it has none.
 	tunnelsSet time.Time
-	mixed      bool // interfaces of our own namespace: isMixed, when the last frame was seen there
-	pvlan      bool // interfaces of our own namespace: Settings.PVLAN, when answers were last determined
-	lan        bool // interfaces of our own namespace: an address with a LAN prefix is published
-	wasLAN     bool // interfaces of our own namespace: they had such an address since the start
+	port       *link     // cards in other namespaces: our own uplink that frames of the card have entered; nil if there were none
+	heard      time.Time // cards in other namespaces: when the last frame entered that uplink
+	mixed      bool      // interfaces of our own namespace: isMixed, when the last frame was seen there
+	pvlan      bool      // interfaces of our own namespace: Settings.PVLAN, when answers were last determined
+	lan        bool      // interfaces of our own namespace: an address with a LAN prefix is published
+	wasLAN     bool      // interfaces of our own namespace: they had such an address since the start
 	addrs      addresses
 	published  *ipwitnessv1.InterfaceRecord
 	place      place                                // where it was when published was made
@@ -227,7 +230,7 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 				inodes:   map[uint64]*namespace{ownInode: own},
 				names:    map[uint64]*ipwitnessv1.Workload{},
 				nextID:   table.OwnNamespace,
-				attached: map[int32]map[*link]*namespace{},
+				attached: map[int32]map[*link]*namespace{}, cards: map[*link]*namespace{},
 			},
 			hooks: hooks{
 				PortsChanged: func() {},

@@ -86,6 +86,11 @@ func (p *publisher) publishAttached(changed *link, now time.Time) {
 			p.publish(ns, child, now)
 		}
 	}
+	for card, ns := range p.cards {
+		if card.port != nil {
+			p.publish(ns, card, now)
+		}
+	}
 	p.redirected(changed, now)
 }
 

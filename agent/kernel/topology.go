@@ -371,6 +371,9 @@ func (t *topology) carries(l *link) bool {
 // join adds an interface to attached if its peer or lower device is one of our own interfaces.
 func (t *topology) join(ns *namespace, l *link) {
 	t.rewired = true
+	if ns != t.own && isCard(&l.Link) {
+		t.cards[l] = ns
+	}
 	if ns == t.own || l.LowerNSID != t.ownNSID {
 		return
 	}
@@ -383,6 +386,7 @@ func (t *topology) join(ns *namespace, l *link) {
 // part removes an interface from attached.
 func (t *topology) part(l *link) {
 	t.rewired = true
+	delete(t.cards, l)
 	if delete(t.attached[l.Lower], l); len(t.attached[l.Lower]) == 0 {
 		delete(t.attached, l.Lower)
 	}
@@ -394,18 +398,24 @@ func (t *topology) all() []*namespace {
 }
 
 // ours reports whether a namespace belongs to this node, that is, whether the peer or lower
-// device of one of its interfaces is in our own namespace, or it is at a nested bridge of the node.
+// device of one of its interfaces is in our own namespace, it has a card on the LAN of one of our uplinks, or it is at a nested bridge of the node.
 // The machine may have namespaces of other nodes.
 func (t *topology) ours(ns *namespace) bool {
 	if ns == t.own || ns.nested {
 		return true
 	}
 	for _, l := range ns.links {
-		if l.LowerNSID == t.ownNSID {
+		if l.LowerNSID == t.ownNSID || l.port != nil {
 			return true
 		}
 	}
 	return false
+}
+
+// isCard reports whether an interface is a network card, which a program may have moved into another namespace. Devices that
+// software has made have a kind.
+func isCard(l *rtnetlink.Link) bool {
+	return l.Kind == "" && l.LowerNSID == rtnetlink.NoNSID && l.Flags&unix.IFF_LOOPBACK == 0 && len(l.MAC) == 6
 }
 
 // isNetdevDatapath reports whether an interface is the TAP device that Open vSwitch creates for its

@@ -338,7 +338,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another behind":                   behind("10.0.3.7", verdict.ByProxyARP),
 		"answered-by-another behind, by an entry":      behind("fd00::7", verdict.ByProxyEntry),
 		"stale-belief":                                 believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryInUse, true),
-		"stale-belief, relayed":                         relayed(believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryInUse, true)),
+		"stale-belief, relayed":                        relayed(believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryInUse, true)),
 		"stale-belief, permanent":                      believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryPermanent, false),
 		"stale-belief, IPv6":                           ofCard(believed(find(verdict.FindingStaleBelief, nil, "fd00::5", self("eth0", "")), holder(w, "node-b", "front-0", "eth0"), verdict.EntryInUse, true)),
 		"stale-belief, announced":                      announcing(find(verdict.FindingStaleBelief, nil, "192.0.2.50", self("eth0", ""))),
