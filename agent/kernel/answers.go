@@ -420,7 +420,7 @@ func (k *Mirror) answersTo(asker, addr netip.Addr, at *answerer, hops []rtnetlin
 		own := k.answers.own[addr]
 		switch {
 		case !at.outside: // it keeps the packets, whether it answers or not
-		case at.ARPIgnore == 1 || at.ARPIgnore == 2 || at.ARPIgnore == 8 || at.ARPIgnore == 3 && own == nil:
+		case at.ARPIgnore == 1 || at.ARPIgnore == 2 || at.ARPIgnore == 8 || at.ARPIgnore == 3 && !slices.ContainsFunc(own, func(l *link) bool { return l.addrs[addr][0].Scope < unix.RT_SCOPE_HOST }):
 			return no
 		case at.ARPFilter:
 			if back, _ := k.req.RouteFrom(0, addr, asker); !slices.ContainsFunc(back, func(h rtnetlink.Hop) bool { return h.Index == at.Index }) {

@@ -114,6 +114,15 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyNDP: true}}
 		route(f, addr, rtnetlink.Hop{Index: 1})
 	}
+	// virtual puts an address of the LAN on lo, and sets arp_ignore.
+	virtual := func(scope uint8, ignore int) func(agenttest.Fake) {
+		return func(f agenttest.Fake) {
+			f.Put(rtnetlink.NoNSID, f[rtnetlink.NoNSID].Links[1], "127.0.0.1/8", "192.0.2.12/32")
+			f[rtnetlink.NoNSID].Addresses[1][1].Scope = scope
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPIgnore: ignore}}
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 1, Local: true})
+		}
+	}
 	for _, test := range []struct {
 		name  string
 		host  func(f agenttest.Fake)
@@ -125,6 +134,9 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32", "10.96.0.1/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
 		}, "", "192.0.2.12 eth0: ADDRESS kube-ipvs0"},
+		{"an address of scope host", virtual(unix.RT_SCOPE_HOST, 0), "", "192.0.2.12 eth0: ADDRESS lo"},
+		{"one, and arp_ignore is 3", virtual(unix.RT_SCOPE_HOST, 3), "", ""},
+		{"one of scope link, and arp_ignore is 3", virtual(unix.RT_SCOPE_LINK, 3), "", "192.0.2.12 eth0: ADDRESS lo"},
 		{"an address of no LAN on a loopback device", func(f agenttest.Fake) {
 			f.Put(rtnetlink.NoNSID, f[rtnetlink.NoNSID].Links[1], "127.0.0.1/8", "203.0.113.5/32", "2001:db8:1::5/128")
 			route(f, "203.0.113.5", rtnetlink.Hop{Index: 1, Local: true})

@@ -104,6 +104,7 @@ type Address struct {
 	Peer         netip.Addr // IFA_ADDRESS: the peer, if the address is a point-to-point address
 	PrefixLength uint8      // 32 if the IPv4 address is not in the subnet of its peer
 	Flags        uint32
+	Scope        uint8         // RT_SCOPE_HOST if it is valid on its own host only
 	Created      time.Duration // IFA_CACHEINFO's cstamp: time since boot, in steps of 10 ms
 	Expired      bool          // its valid lifetime has run out, according to IFA_CACHEINFO
 }
@@ -405,6 +406,7 @@ func parseAddr(b []byte) (Address, error) {
 	a := Address{
 		PrefixLength: b[1],
 		Flags:        uint32(b[2]),
+		Scope:        b[3],
 		Index:        int32(binary.NativeEndian.Uint32(b[4:])),
 	}
 	var address, local netip.Addr
