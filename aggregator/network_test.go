@@ -70,6 +70,27 @@ func TestEndOfAnOwnerEndsItsSightings(t *testing.T) {
 	})
 }
 
+// Containers of two nodes are at bridges in namespaces that a VXLAN device there joins: only a declared network says so.
+func TestBridgesInNamespacesOfTwoNodes(t *testing.T) {
+	inner := func(node int) *pb.ReportRequest {
+		m := podVeth(2, fmt.Sprint("c", node), addr)
+		m.Links = []*pb.LinkRecord{{Name: "br0@4011", Kind: pb.LinkRecord_BRIDGE}}
+		m.Interfaces = []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "eth0", Kind: "veth", Mac: records.MAC(uint32(node)), Attachment: pb.InterfaceRecord_INNER, Link: "br0@4011"}} //nolint:gosec // 1 or 2
+		return m
+	}
+	for _, declared := range []bool{false, true} {
+		var cfg Config
+		if declared {
+			cfg.Networks = []verdict.Network{{Name: "inner", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
+		}
+		l := newLab(t, cfg)
+		l.onLAN(2, inner)
+		if got := len(l.conflicts()) > 0; got != declared {
+			t.Errorf("declared %t: got conflicts %v", declared, l.conflicts())
+		}
+	}
+}
+
 func TestNetworks(t *testing.T) {
 	given := func(record uint32, name string) *pb.ReportRequest {
 		m := podVeth(record, name, addr)

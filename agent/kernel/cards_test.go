@@ -66,3 +66,28 @@ func TestCardsInOtherNamespaces(t *testing.T) {
 		}
 	}
 }
+
+// Nothing tells where these interfaces of containers lead: to a program (pasta), or through another interface of the container.
+func TestInterfacesOfContainersWithoutALink(t *testing.T) {
+	pasta := rtnetlink.Link{Index: 9, Name: "eth0", Kind: "tun", MAC: "card01", Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}
+	tagged := rtnetlink.Link{Index: 9, Name: "eth0.10", Kind: "vlan", VLAN: 10, Lower: 2, MAC: "card01", Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}
+	for _, test := range []struct {
+		name     string
+		nsid     int32
+		l        rtnetlink.Link
+		reported bool
+	}{
+		{"the only interface of a container, which pasta serves", 9, pasta, false},
+		{"one beside the veth of a pod", 5, pasta, true},
+		{"a VLAN device on the veth of a pod", 5, tagged, true},
+	} {
+		f := answeringHost()
+		f.Put(test.nsid, test.l, "192.0.2.20/24")
+		k := newTestKernel(t, f)
+		k.AddFrame(wireKey(2, ipwitnessv1.Evidence_USED, "192.0.2.20", "card01"), seenNow())
+		r := k.table.Interfaces.Get(table.InterfaceKey{Namespace: k.byNSID[test.nsid].id, Index: 9})
+		if reported := r != nil; reported != test.reported || reported && (r.GetAttachment() != ipwitnessv1.InterfaceRecord_PRIVATE || r.GetLink() != "") {
+			t.Errorf("%s: got %v, want a private interface without a link %t", test.name, r, test.reported)
+		}
+	}
+}
