@@ -405,8 +405,10 @@ static __noinline enum result may_report(const struct binding *binding, __u64 no
 		/* The other half of the ring buffer is reserved for important addresses. */
 		if (bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > EVENTS_SIZE / 2)
 			return RESULT_LOST;
-		if (take(&port->other, now & ~(TOKENS_EVERY - 1), repeated_burst) ||
-		    (refused_before(binding, now) && take(&port->other, now, 0)))
+		__u64 tick = now & ~(TOKENS_EVERY - 1);
+
+		if (take(&port->other, tick, repeated_burst) ||
+		    (refused_before(binding, now) && take(&port->other, tick, 0)))
 			return RESULT_EVENT;
 	}
 	__sync_fetch_and_add(&port->limited, 1);
