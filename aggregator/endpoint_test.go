@@ -59,6 +59,10 @@ func TestIncident40AnEndpointLeadsToTheNextOwner(t *testing.T) {
 		e[0].GetPod() != "b" || e[0].GetUid() != "uid-b" || e[0].GetService() != "web" || e[0].GetSlice() != "web-x" || e[0].GetManager() != "endpointslice-controller.k8s.io" {
 		t.Errorf("got %v, want that packets for web that are meant for b reach c", f)
 	}
+	why, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: addr, Senders: true})
+	if got := why.GetSenders().GetServices(); err != nil || len(got) != 1 || got[0] != "default/web" {
+		t.Errorf("explain: got Services %q and error %v, want the one that sends to it", got, err)
+	}
 
 	// The object of the former pod is deleted, whereupon the controller updates the EndpointSlice.
 	api.set("DELETED", b)

@@ -27,10 +27,13 @@ const (
 func (s *Service) misdirected(addr netip.Addr) bool {
 	a := index.AddressOf(addr)
 	_, findings, _ := s.Shards.Conflicts.Remembered(a)
-	return slices.ContainsFunc(findings, isStaleBelief) || slices.ContainsFunc(s.Shards.Conflicts.Of(a), func(c verdict.Conflict) bool { return c.Active() })
+	return slices.ContainsFunc(findings, misleads) || slices.ContainsFunc(s.Shards.Conflicts.Of(a), func(c verdict.Conflict) bool { return c.Active() })
 }
 
-func isStaleBelief(f verdict.Finding) bool { return f.Kind == verdict.FindingStaleBelief && !f.Waiting }
+// misleads reports whether a finding is about packets that are sent to the wrong owner.
+func misleads(f verdict.Finding) bool {
+	return (f.Kind == verdict.FindingStaleBelief || f.Kind == verdict.FindingEndpointOfFormerOwner) && !f.Waiting
+}
 
 // senders returns who sends packets for the address of a case to which owner that is in a conflict or a finding, by the
 // answers of agents. The caller holds the facts.
@@ -43,7 +46,7 @@ func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explan
 	}
 	for _, f := range c.Before {
 		for _, o := range f.Owners {
-			involved[o.ID] = involved[o.ID] || isStaleBelief(f)
+			involved[o.ID] = involved[o.ID] || misleads(f)
 		}
 	}
 	var owners []*verdict.Owner
