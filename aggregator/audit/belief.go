@@ -23,11 +23,11 @@ func (a *addressAudit) auditBeliefs() {
 		}
 		for k := range beliefs {
 			if b := &beliefs[k]; b.MAC == c.MAC {
-				b.Left, b.Worn = c.WornUntil, c.Worn
+				b.Left, b.HadMAC = c.HadMACUntil, c.HadMAC
 			}
 		}
 		a.again(c.Seen.Add(a.policy.StaleAfter))
-		beliefs = append(beliefs, verdict.Belief{Link: c.Link, MAC: c.MAC, State: verdict.EntryInUse, Left: c.WornUntil, Worn: c.Worn})
+		beliefs = append(beliefs, verdict.Belief{Link: c.Link, MAC: c.MAC, State: verdict.EntryInUse, Left: c.HadMACUntil, HadMAC: c.HadMAC})
 	}
 	slices.SortStableFunc(beliefs, func(x, y verdict.Belief) int {
 		return cmp.Or(strings.Compare(string(x.MAC), string(y.MAC)), strings.Compare(x.Link.Node.Name, y.Link.Node.Name), strings.Compare(x.Link.Name, y.Link.Name))

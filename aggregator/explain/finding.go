@@ -417,8 +417,8 @@ func (t *findingBuilder) misled() {
 		fate = Text("stale-belief/former", "former", NamespaceName(b.Former), "node", b.Former.Node.Name, "address", t.f.Address, "until", b.Left)
 	}
 	kind, card := t.f.Kind, ""
-	if b.Worn != nil {
-		kind, card = "stale-belief/worn", b.Worn.Name
+	if b.HadMAC != nil {
+		kind, card = "stale-belief/former-mac", b.HadMAC.Name
 	}
 	_, known := entering(t.owner)
 	t.add(kind, "card", card, "until", b.Left, "relays", when(len(relays) > 0, list(relays)), "holders", list(names), "send", when(len(holders)+others == 1, "sends"), "used", when(used, "yes"), "tunnel", when(tunnel, "yes"), "mac", b.MAC.String(),

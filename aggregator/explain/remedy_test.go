@@ -685,7 +685,7 @@ func believed(f verdict.Finding, by verdict.Owner, state verdict.EntryState, for
 func announcing(f verdict.Finding) verdict.Finding {
 	i := f.Owners[0].Interface
 	f.Owners[0].MAC = "\x02\x00\x00\x00\x00\x11"
-	f.Beliefs = []verdict.Belief{{Link: i.Link, MAC: "\x02\x00\x00\x00\x00\x63", State: verdict.EntryInUse, Left: start, Worn: i}}
+	f.Beliefs = []verdict.Belief{{Link: i.Link, MAC: "\x02\x00\x00\x00\x00\x63", State: verdict.EntryInUse, Left: start, HadMAC: i}}
 	return f
 }
 

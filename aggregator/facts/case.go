@@ -202,9 +202,9 @@ func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 	if w.link != 0 {
 		out.Link = b.link(n, w.link)
 	}
-	if by, ok := b.facts.worn[n.hardware.at(w.hardware).mac.bytes]; ok && one.kind == verdict.Announced && w.seen > by.until {
+	if by, ok := b.facts.formerMACs[n.hardware.at(w.hardware).mac.bytes]; ok && one.kind == verdict.Announced && w.seen > by.until {
 		if k := by.node.iface(by.namespace, by.index); k != 0 {
-			out.Worn, out.WornUntil = b.iface(by.node, k), by.until
+			out.HadMAC, out.HadMACUntil = b.iface(by.node, k), by.until
 		}
 	}
 	return out

@@ -221,7 +221,7 @@ func (f *Facts) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 	}
 	if next.mac != one.mac {
 		f.giveUpMAC(n, i)
-		f.wore(n, i)
+		f.rememberMAC(n, i)
 	}
 	f.unlistHardware(n, i)
 	one.link, one.far, one.name, one.kind = next.link, next.far, next.name, next.kind

@@ -80,7 +80,7 @@ type Facts struct {
 	// of time; a renewed tombstone occurs twice.
 	tombstones map[tombstone]death
 	believed   map[index.Address][]*belief
-	worn       map[[6]byte]worn
+	formerMACs map[[6]byte]formerMAC
 	burials    []burial
 	queues     []*Queue
 	// batch is the batch of the current piece. disputes has the nodes whose disputed addresses must
@@ -107,7 +107,7 @@ type Facts struct {
 func New(cfg Config) *Facts {
 	f := &Facts{
 		Config: cfg, registry: newRegistry(), budget: newBudget(cfg.Memory), ipamRecords: newIPAM(),
-		tombstones: make(map[tombstone]death), believed: make(map[index.Address][]*belief), worn: make(map[[6]byte]worn), disputes: make(map[*Node][]netip.Prefix), changes: newChanges(),
+		tombstones: make(map[tombstone]death), believed: make(map[index.Address][]*belief), formerMACs: make(map[[6]byte]formerMAC), disputes: make(map[*Node][]netip.Prefix), changes: newChanges(),
 	}
 	hashMAC := func(m [6]byte) uint64 { return maphash.Bytes(seed, m[:]) }
 	hashPacked := func(p verdict.Packed) uint64 { return hashText(string(p)) }

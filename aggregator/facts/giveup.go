@@ -121,7 +121,7 @@ func (f *Facts) empty(b *Batch, n *Node) {
 		}
 		f.endPools(n)
 		f.dropBeliefs(n)
-		f.forgetWorn(n)
+		f.forgetMACs(n)
 		n.reset()
 		f.releaseAll(n)
 		f.unlabel(n)

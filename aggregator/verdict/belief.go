@@ -43,9 +43,9 @@ type Belief struct {
 	// not known.
 	Left   Stamp
 	Former *Namespace
-	// Worn is an interface of an owner that had the hardware address until Left, and with which the owner still announces the
+	// HadMAC is an interface of an owner that had the hardware address until Left, and with which the owner still announces the
 	// address; nil if there is none. Nobody is known to believe it if Count is 0.
-	Worn *Interface
+	HadMAC *Interface
 	// RelayedBy are the hardware addresses of third parties whose frames keep the entries alive: see Relayed.
 	RelayedBy []MAC
 }
@@ -79,7 +79,7 @@ func (o *Owner) Announced() (last *Claim) {
 		}
 	}
 	if last != nil && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return (c.Kind == Announced || c.Kind == Used) && c.MAC == last.Worn.MAC && c.Seen > last.Seen
+		return (c.Kind == Announced || c.Kind == Used) && c.MAC == last.HadMAC.MAC && c.Seen > last.Seen
 	}) {
 		return nil
 	}
@@ -87,7 +87,9 @@ func (o *Owner) Announced() (last *Claim) {
 }
 
 // announcedBy reports whether a claim is an announcement of an owner with a hardware address that its interface had before.
-func (c *Claim) announcedBy(o *Owner) bool { return c.Worn != nil && c.Link != nil && o.Namespace.Is(c.Worn.Namespace) }
+func (c *Claim) announcedBy(o *Owner) bool {
+	return c.HadMAC != nil && c.Link != nil && o.Namespace.Is(c.HadMAC.Namespace)
+}
 
 // BorneOut reports whether an owner has claimed the address with the hardware address, or both hardware addresses are of one
 // group of GLBP.

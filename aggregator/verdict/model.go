@@ -382,9 +382,9 @@ type Frame struct {
 	// FromOutside is set for the frame of an ordinary request that entered a node with a MAC of the node that is not shared by
 	// design, although the LAN returns no frames of the node to it.
 	FromOutside bool
-	// Worn is an interface that had the MAC of an announcement until WornUntil; nil if there is none.
-	Worn      *Interface
-	WornUntil Stamp
+	// HadMAC is an interface that had the MAC of an announcement until HadMACUntil; nil if there is none.
+	HadMAC      *Interface
+	HadMACUntil Stamp
 }
 
 // Weak reports whether the frame does not make its sender an owner: the sender may speak for

@@ -66,19 +66,19 @@ func (j *attribution) sender(c *Claim) (ns *Namespace, via *Interface, rule stri
 		if ns := j.in.behind(port); ns != nil {
 			return ns, nil, RuleGuest
 		}
-	case j.wornBy(c):
-		return c.Worn.Namespace, c.Worn, ""
+	case j.hadMAC(c):
+		return c.HadMAC.Namespace, c.HadMAC, ""
 	case !c.MAC.Shared():
 		return j.guestOn(c), nil, ""
 	}
 	return nil, nil, ""
 }
 
-// wornBy reports whether a program in a namespace that has the address announced it with a MAC that an interface on the link had
+// hadMAC reports whether a program in a namespace that has the address announced it with a MAC that an interface on the link had
 // before. The announcement of another machine, which has the MAC now, would have entered the node of the interface, too.
-func (j *attribution) wornBy(c *Claim) bool {
-	return c.Worn != nil && !c.Weak() && c.Interface.Uplink && sameLink(c.Worn.Link, c.Link) && c.Worn.Namespace.Node.reports() && j.assignedTo(c.Worn.Namespace) &&
-		!slices.ContainsFunc(j.in.Claims, func(o *Claim) bool { return o.MAC == c.MAC && o.Wire() && o.Node().Is(c.Worn.Namespace.Node) })
+func (j *attribution) hadMAC(c *Claim) bool {
+	return c.HadMAC != nil && !c.Weak() && c.Interface.Uplink && sameLink(c.HadMAC.Link, c.Link) && c.HadMAC.Namespace.Node.reports() && j.assignedTo(c.HadMAC.Namespace) &&
+		!slices.ContainsFunc(j.in.Claims, func(o *Claim) bool { return o.MAC == c.MAC && o.Wire() && o.Node().Is(c.HadMAC.Namespace.Node) })
 }
 
 // outside reports whether a machine outside with the MAC of a namespace has sent a frame: it sends others with that MAC and address

@@ -45,7 +45,7 @@ func (r *reference) world() *world {
 		}
 		return links[l]
 	}
-	worn := map[*verdict.Claim]*iface{}
+	hadMAC := map[*verdict.Claim]*iface{}
 	for _, n := range r.nodes {
 		for _, ns := range n.namespaces {
 			w.namespaces = append(w.namespaces, verdict.NamespaceFacts{Namespace: ns.rec, Nested: r.nested(ns.rec)})
@@ -68,10 +68,10 @@ func (r *reference) world() *world {
 			rec.Alone = rec.Interface.Tap && rec.Wire() && !slices.ContainsFunc(n.claims, func(other *claim) bool {
 				return other.port == c.port && other.Wire() && other.MAC != c.MAC
 			})
-			if by, ok := r.worn[c.MAC]; ok && c.Kind == verdict.Announced && c.Seen > by.until {
+			if by, ok := r.formerMACs[c.MAC]; ok && c.Kind == verdict.Announced && c.Seen > by.until {
 				if i := by.node.iface(by.namespace, by.index); i != nil {
-					worn[&rec] = i
-					rec.WornUntil = by.until
+					hadMAC[&rec] = i
+					rec.HadMACUntil = by.until
 				}
 			}
 			w.claims[c.addr] = append(w.claims[c.addr], &rec)
@@ -84,8 +84,8 @@ func (r *reference) world() *world {
 		w.nodes = append(w.nodes, facts)
 		w.covered = w.covered && (!n.rec.Unheard || n.rec.TimedOut) && !n.blind
 	}
-	for c, i := range worn {
-		c.Worn = w.interfaces[i]
+	for c, i := range hadMAC {
+		c.HadMAC = w.interfaces[i]
 	}
 	w.answers, w.linkOf = r.answered(linkOf), linkOf
 	return w

@@ -40,8 +40,8 @@ type reference struct {
 	twins map[string]bool
 	// tombstones are the addresses that holders have released, with their MACs.
 	tombstones map[tomb]death
-	// worn has the interfaces that had a MAC before.
-	worn map[verdict.MAC]worn
+	// formerMACs has the interfaces that had a MAC before.
+	formerMACs map[verdict.MAC]formerMAC
 	// since is the time since when each finding has been reported.
 	since map[string]verdict.Stamp
 	// checks are the claims that their nodes are asked to read again.
@@ -64,7 +64,7 @@ type memory struct {
 	again       verdict.Stamp
 }
 
-type worn struct {
+type formerMAC struct {
 	node             *node
 	namespace, index uint32
 	until            verdict.Stamp
@@ -161,7 +161,7 @@ type allocation struct {
 
 func newReference(policy verdict.Policy, now verdict.Stamp) *reference {
 	return &reference{
-		policy: policy, now: now, sessions: map[*session]bool{}, memory: map[netip.Addr]*memory{}, twins: map[string]bool{}, tombstones: map[tomb]death{}, worn: map[verdict.MAC]worn{},
+		policy: policy, now: now, sessions: map[*session]bool{}, memory: map[netip.Addr]*memory{}, twins: map[string]bool{}, tombstones: map[tomb]death{}, formerMACs: map[verdict.MAC]formerMAC{},
 		since: map[string]verdict.Stamp{}, lan: lan{oneWays: map[[2]*link]*oneWay{}},
 	}
 }
@@ -398,7 +398,7 @@ func (r *reference) giveUp(nodes []*node) {
 		for _, p := range slices.Clone(n.pools) {
 			r.endPool(p)
 		}
-		maps.DeleteFunc(r.worn, func(_ verdict.MAC, by worn) bool { return by.node == n })
+		maps.DeleteFunc(r.formerMACs, func(_ verdict.MAC, by formerMAC) bool { return by.node == n })
 		n.reset()
 		r.unlabel(n)
 		n.due = r.now.Add(forgetNodeAfter)
@@ -713,7 +713,7 @@ func (r *reference) applyInterface(n *node, rec *pb.InterfaceRecord) {
 		if i.rec.MAC != next.MAC {
 			r.giveUpMAC(i)
 			if i.meets() {
-				r.worn[i.rec.MAC] = worn{n, ns.rec.Record, i.rec.Index, r.now}
+				r.formerMACs[i.rec.MAC] = formerMAC{n, ns.rec.Record, i.rec.Index, r.now}
 			}
 		}
 		r.change(i, func() { i.rec, i.link = next, l })
