@@ -459,7 +459,7 @@ func (a *addressAudit) auditAnswers() {
 				}
 			}
 			if c == nil {
-				c = o.RespondsFor(r, fresh)
+				c = o.RespondsFor(r, fresh, a.reported(a.id(verdict.FindingAnsweredByAnother, o.ID+" ")))
 				if c != nil && c.Seen < max(c.Begun, r.Begun()).Add(a.policy.Settle) {
 					c = nil // one answer may be that of the time before the other owner had the address
 				}

@@ -52,7 +52,7 @@ func (a *addressAudit) receiver(e *ipam.Endpoint) (found *verdict.Owner) {
 			return nil
 		case !holds(o), o.Kind() != verdict.Pod, !o.PodLives(), o.Pod.HostNetwork, !slices.Contains(o.Pod.IPs, a.in.Address):
 		case o.VirtualMachine() != "" || o.Pod.VirtualMachine != "": // its former pod may have run the same machine
-		case o.State == verdict.Unheard && !a.reported(e.UID):
+		case o.State == verdict.Unheard && !a.reported(a.id(verdict.FindingEndpointOfFormerOwner, e.UID+" ")):
 		case found == nil:
 			found = o
 		}
@@ -60,8 +60,7 @@ func (a *addressAudit) receiver(e *ipam.Endpoint) (found *verdict.Owner) {
 	return found
 }
 
-// reported reports whether the finding about the endpoints of a pod is already reported.
-func (a *addressAudit) reported(uid string) bool {
-	id := a.id(verdict.FindingEndpointOfFormerOwner, uid+" ")
+// reported reports whether a finding is already reported.
+func (a *addressAudit) reported(id string) bool {
 	return slices.ContainsFunc(a.in.Before, func(b verdict.Finding) bool { return b.ID == id && !b.Waiting })
 }

@@ -536,7 +536,7 @@ func redirectWords(s *ipam.Redirect) []any {
 // answered describes a node that answers for an address on a link on which another owner has it.
 func (t *findingBuilder) answered() {
 	o, others := &t.f.Owners[0], t.f.Owners[1:]
-	c := cmp.Or(o.AnswersFor(&others[0], 0), o.RespondsFor(&others[0], 0), &verdict.Claim{Interface: o.Interface, Network: o.Interface.Name})
+	c := cmp.Or(o.AnswersFor(&others[0], 0), o.RespondsFor(&others[0], 0, true), &verdict.Claim{Interface: o.Interface, Network: o.Interface.Name})
 	device, why, prefix := c.Network, "address", ""
 	switch c.Answer.By {
 	case verdict.ByRoute, verdict.ByRule:

@@ -91,7 +91,7 @@ func (j *comparison) responds() bool {
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
 		if o.ExcludedBy(RuleReachableVia) && slices.ContainsFunc(j.out.Owners, func(r Owner) bool {
-			return r.Excluded == nil && r.Alive() && o.RespondsFor(&r, since) != nil
+			return r.Excluded == nil && r.Alive() && o.RespondsFor(&r, since, false) != nil
 		}) {
 			return true
 		}

@@ -132,15 +132,16 @@ func (n *Node) reports() bool { return n.Listed != 0 && !n.Unheard }
 // link on which another owner has the address and shows it: the node that saw the answer is the other owner's, or has seen the
 // other owner's own hardware address there, too. The owner is a node on which a program answers, or a device outside of all nodes
 // that answers for several owners. It is nil if there is no such claim. A proxy answers for owners that are not on the link,
-// or that neighbours do not reach there.
-func (o *Owner) RespondsFor(other *Owner, since Stamp) *Claim {
-	if !o.ExcludedBy(RuleReachableVia) || o.Namespace != nil && !o.Node.reports() ||
+// or that neighbours do not reach there. If it was reported before, a node that is disconnected since counts as it was.
+func (o *Owner) RespondsFor(other *Owner, since Stamp, reported bool) *Claim {
+	known := func(n *Node) bool { return n.reports() || reported && !n.TimedOut }
+	if !o.ExcludedBy(RuleReachableVia) || o.Namespace != nil && !known(o.Node) ||
 		(o.Excluded.Proxy != ByOwnMAC || o.Kind() != Host) && o.Excluded.Proxy != BySeveralOwners {
 		return nil
 	}
 	for _, c := range o.Claims {
 		l := linkScope(c).canonical()
-		if c.Kind != Answered || c.Weak() || c.Seen <= since || l == (extent{}) || !c.Node().reports() || o.Namespace != nil && other.isBehind(o.Node, l, since) {
+		if c.Kind != Answered || c.Weak() || c.Seen <= since || l == (extent{}) || !known(c.Node()) || o.Namespace != nil && other.isBehind(o.Node, l, since) {
 			continue
 		}
 		on, shown := false, false
