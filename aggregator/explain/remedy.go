@@ -41,7 +41,11 @@ func (a *remedyBuilder) remedy() []advice.Action {
 		if !c.Address.Is4() {
 			request = "ndisc6 -m " + c.Address.String() + " INTERFACE"
 		}
-		return a.steps(variant("wait/", c), "request", request, "wait", a.policy.Wait(c))
+		key := variant("wait/", c)
+		if c.LinkProof == verdict.OneWay && !c.Unplaced() {
+			key = "wait/one-way"
+		}
+		return a.steps(key, "request", request, "wait", a.policy.Wait(c))
 	}
 	var steps []advice.Action
 	for _, o := range gone {
