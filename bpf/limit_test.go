@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // The limits that newLimited sets. No token is refilled during a test.
@@ -179,6 +180,51 @@ func TestRepeatedBindingIsReportedDuringAFlood(t *testing.T) {
 	}
 	if got := o.countReported(t, frames(random, 50, 100)...); got != testRepeatedBurst-1 {
 		t.Errorf("got %d other repeated bindings reported, want %d", got, testRepeatedBurst-1)
+	}
+}
+
+// User space would otherwise handle a storm of more bindings than the limit one event at a time.
+func TestRefusedBindingsTakeTokensInBatches(t *testing.T) {
+	const interval, tick = 10 * time.Millisecond, 1 << 26 // TOKENS_EVERY
+	o := newObserver(t, func(spec *ebpf.CollectionSpec) {
+		for name, value := range map[string]uint64{
+			observeVarPeakIntervalNs: uint64(interval), observeVarPeakBurst: testPeakBurst, observeVarRepeatedBurst: testRepeatedBurst,
+		} {
+			if err := spec.Variables[name].Set(value); err != nil {
+				t.Fatalf("set %s: %v", name, err)
+			}
+		}
+	})
+	if _, err := o.addPort(loopback); err != nil {
+		t.Fatal(err)
+	}
+	now := func() int64 {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
+			t.Fatal(err)
+		}
+		return ts.Nano() / tick
+	}
+	refused := map[int64]int{} // frames of bindings that had been refused before, by tick
+	before := map[int]bool{}
+	for n, end := 0, now()+100; len(refused) < 4 && now() < end; n++ {
+		binding := n / 2 % 1000 // each frame comes twice
+		at := now()
+		got := o.runFor(t, random(binding))
+		if now() != at {
+			continue
+		}
+		switch {
+		case got == ResultEvent && refused[at] > 20: // some of them share a slot of the refusals
+			t.Fatal("a binding was reported after all tokens of the batch had been taken")
+		case got == ResultLimited && before[binding]:
+			refused[at]++
+		case got == ResultLimited:
+			before[binding] = true
+		}
+	}
+	if len(refused) < 4 {
+		t.Errorf("got repeated bindings refused in %d batches, want 4", len(refused))
 	}
 }
 
