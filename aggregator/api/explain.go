@@ -162,7 +162,7 @@ func Judge(f *casefile.File) (out *pb.ExplainResponse, changes []string) {
 	result := f.Policy.Judge(f.Case)
 	for _, c := range latestFirst(result.Conflicts) {
 		text := explain.Conflict(f.Policy, &c)
-		out.Conflicts = append(out.Conflicts, live.Conflict(&c, &text, live.Owners(c.Address, c.Owners, owner)))
+		out.Conflicts = append(out.Conflicts, live.Conflict(f.Policy, &c, &text, live.Owners(c.Address, c.Owners, owner)))
 	}
 	for _, m := range f.Case.Conflicts {
 		if slices.ContainsFunc(result.Conflicts, func(c verdict.Conflict) bool { return c.ID == m.ID }) {

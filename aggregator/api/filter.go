@@ -112,6 +112,8 @@ type conflictFilter struct {
 	within scopes
 	// active leaves out resolved conflicts.
 	active bool
+	// incident is the ID of the incident of the conflicts; empty for all.
+	incident string
 }
 
 // newConflictFilter returns the filter of a request for conflicts.
@@ -125,6 +127,7 @@ func newConflictFilter(q ConflictsRequest) (f conflictFilter, err error) {
 	if f.cause = q.GetCause(); f.cause != "" && !slices.Contains(verdict.Causes(), f.cause) {
 		return f, status.Errorf(codes.InvalidArgument, "unknown cause %q: use one of %s", f.cause, strings.Join(verdict.Causes(), ", "))
 	}
+	f.incident = q.GetIncident()
 	f.within, err = parseScopes(q.GetScope())
 	return f, err
 }
@@ -145,7 +148,7 @@ func (f *conflictFilter) kind(phase verdict.Phase, cause string) bool {
 }
 
 func (f *conflictFilter) contest(c *live.Contest) bool {
-	return f.kind(c.Phase, c.Cause) && f.within.has(c.Kind, c.Scope) &&
+	return f.kind(c.Phase, c.Cause) && f.within.has(c.Kind, c.Scope) && (f.incident == "" || f.incident == c.Incident) &&
 		(!f.anyOwner() || slices.ContainsFunc(c.Holders, func(h live.Holder) bool { return f.owner(&h.Owner, h.Node) }))
 }
 
@@ -233,6 +236,8 @@ func (f *filter) owner(o *verdict.Owner, node string) bool {
 type findingFilter struct {
 	filter
 	kind string
+	// incident is the ID of the incident of the findings; empty for all.
+	incident string
 }
 
 // newFindingFilter returns the filter of a request for findings.
@@ -240,7 +245,7 @@ func newFindingFilter(q FindingsRequest) (f findingFilter, err error) {
 	if f.filter, err = newFilter(q); err != nil {
 		return f, err
 	}
-	f.kind = q.GetKind()
+	f.kind, f.incident = q.GetKind(), q.GetIncident()
 	if kinds := verdict.FindingKinds(); f.kind != "" && !slices.Contains(kinds, f.kind) {
 		return f, status.Errorf(codes.InvalidArgument, "unknown kind of finding %q: use one of %s", f.kind, strings.Join(kinds, ", "))
 	}
@@ -253,7 +258,7 @@ func (f *findingFilter) finding(one live.Matter) bool {
 		return slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return by.owner(&o, "") })
 	}
 	switch {
-	case f.kind != "" && f.kind != one.Kind,
+	case f.kind != "" && f.kind != one.Kind, f.incident != "" && f.incident != one.Incident,
 		f.somewhere() && !f.address(one.Address) && !slices.ContainsFunc(audit.Addresses(one.Finding), f.address),
 		f.node != "" && !slices.Contains(one.Nodes, f.node),
 		f.mac != "" && (one.Spoof == nil || !slices.Contains(one.Spoof.MACs, f.mac)) && !owned(&filter{mac: f.mac}):

@@ -31,11 +31,13 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 
 /v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac= &state= &scope= &at=
 /v1/owners:resolve   POST {"questions":[{"address":"…","time":"…","node":"…","network":"…"}]}
-/v1/conflicts        ?state= &cause= &scope= &address= &cidr= &node= &namespace= &pod= &mac= &all=true &at=
+/v1/incidents        ?node= &cause= &at=
+/v1/incidents/{id}
+/v1/conflicts        ?state= &cause= &scope= &address= &cidr= &node= &namespace= &pod= &mac= &incident= &all=true &at=
 /v1/conflicts/{id}
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
 /v1/explain          ?address= &case=true
-/v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &at=
+/v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &incident= &at=
 /v1/findings/{id}
 /v1/pools            ?history=true
 /v1/nodes

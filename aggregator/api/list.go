@@ -220,7 +220,7 @@ func (s *Service) walkConflicts(f *conflictFilter, from place) *walk[place, *pb.
 			}
 		},
 		read: func(at place, _ int, into []item[*pb.Conflict]) ([]item[*pb.Conflict], bool) {
-			if c := s.Shards.Conflicts.Get(at.ID); c != nil && f.conflict(c) {
+			if c := s.Shards.Conflicts.Get(at.ID); c != nil && f.conflict(c) && (f.incident == "" || f.incident == s.Convert.ConflictIncident(c)) {
 				into = append(into, item[*pb.Conflict]{at, s.Convert.Conflict(c)})
 			}
 			return into, false
@@ -257,7 +257,15 @@ func (s *Service) walkFindings(f *findingFilter, from judge.FindingPlace) *walk[
 			return index.Until(s.Findings.InOrder().Snapshot().From(*last), func(one *judge.Found) bool { return f.kind != "" && one.Place.Kind != f.kind })
 		},
 		read: func(one *judge.Found, _ int, into []item[*pb.Finding]) ([]item[*pb.Finding], bool) {
-			if now := s.Findings.Get(one.Place.ID); now != nil && now.Place == one.Place && f.finding(live.MatterOf(now)) {
+			now := s.Findings.Get(one.Place.ID)
+			if now == nil || now.Place != one.Place {
+				return into, false
+			}
+			matter := live.MatterOf(now)
+			if f.incident != "" {
+				matter.Incident = s.Convert.FindingIncident(now)
+			}
+			if f.finding(matter) {
 				into = append(into, item[*pb.Finding]{now.Place, s.Convert.Finding(now, false)})
 			}
 			return into, false

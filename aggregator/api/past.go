@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/incident"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -95,7 +96,7 @@ func (s scopes) recorded(scope *pb.Scope) bool {
 
 // recordedConflict reports whether a recorded conflict matches, apart from its address.
 func (f *conflictFilter) recorded(c *pb.Conflict) bool {
-	return f.kind(verdict.Phase(c.GetState()), c.GetCause()) && f.within.recorded(c.GetScope()) && (!f.active || c.GetState() != pb.Conflict_RESOLVED) &&
+	return f.kind(verdict.Phase(c.GetState()), c.GetCause()) && f.within.recorded(c.GetScope()) && (f.incident == "" || f.incident == incident.OfMember(c)) && (!f.active || c.GetState() != pb.Conflict_RESOLVED) &&
 		(!f.anyOwner() || slices.ContainsFunc(c.GetOwners(), f.message))
 }
 
@@ -106,7 +107,7 @@ func (f *findingFilter) recorded(one *pb.Finding) bool {
 		return err == nil && f.address(a)
 	}
 	switch {
-	case f.kind != "" && f.kind != one.GetKind(),
+	case f.kind != "" && f.kind != one.GetKind(), f.incident != "" && f.incident != incident.OfMember(one),
 		f.somewhere() && !matches(one.GetAddress()) && !slices.ContainsFunc(one.GetAddresses(), matches),
 		f.node != "" && !slices.Contains(one.GetNodes(), f.node),
 		f.mac != "" && !slices.ContainsFunc(one.GetOwners(), (&filter{mac: f.mac}).message):

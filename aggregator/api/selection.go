@@ -53,6 +53,7 @@ type ConflictsRequest interface {
 	GetState() pb.Conflict_State
 	GetCause() string
 	GetScope() string
+	GetIncident() string
 }
 
 // SelectConflicts returns what a request selects. Unless all is set, items that are resolved do not match.
@@ -75,6 +76,7 @@ func selectConflicts(present, changed *conflictFilter) Selection {
 type FindingsRequest interface {
 	filtering
 	GetKind() string
+	GetIncident() string
 }
 
 // SelectFindings returns what a request selects.

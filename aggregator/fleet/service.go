@@ -281,3 +281,44 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	out.Coverage = coverage
 	return out, nil
 }
+
+// ListIncidents lists the incidents of the clusters, now or at a time.
+func (s *Service) ListIncidents(ctx context.Context, q *pb.ListIncidentsRequest) (*pb.ListIncidentsResponse, error) {
+	all, _, err := s.Fleet.sources(q.GetCluster(), 0)
+	if err != nil {
+		return nil, err
+	}
+	at, err := api.Moment(q.GetAt(), s.Fleet.Clock())
+	if err != nil {
+		return nil, err
+	}
+	coverage, gap, err := s.Fleet.seen(ctx, q.GetCluster(), at)
+	if err != nil {
+		return nil, err
+	}
+	incidents, err := api.RecordedIncidents(ctx, all, q)
+	if err != nil {
+		return nil, err
+	}
+	out, err := api.PageOfIncidents(q, incidents)
+	if err == nil {
+		out.Coverage, out.Gap = coverage, gap
+	}
+	return out, err
+}
+
+// GetIncident returns an incident by its ID. A fleet knows no actions.
+func (s *Service) GetIncident(ctx context.Context, q *pb.GetIncidentRequest) (*pb.GetIncidentResponse, error) {
+	all, _, err := s.Fleet.sources(nil, 0)
+	if err != nil {
+		return nil, err
+	}
+	incidents, err := api.RecordedIncidents(ctx, all, &pb.ListIncidentsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	if one := incidents.Get(q.GetId()); one != nil {
+		return &pb.GetIncidentResponse{Incident: one}, nil
+	}
+	return nil, api.NoIncident(q.GetId())
+}

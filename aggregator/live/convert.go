@@ -10,6 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/incident"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -59,7 +60,7 @@ func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
 		}
 	}
 	text := explain.Conflict(s.Facts.Policy, c)
-	out := Conflict(c, &text, Owners(c.Address, c.Owners, s.Owner))
+	out := Conflict(s.Facts.Policy, c, &text, Owners(c.Address, c.Owners, s.Owner))
 	out.Acknowledgement = s.Acknowledgements.Of(c.ID)
 	says := explain.Kubernetes{}
 	if out.GetState() != pb.Conflict_RESOLVED {
@@ -80,9 +81,26 @@ func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
 	return out
 }
 
+// ConflictIncident returns the ID of the incident of a conflict. One that was not judged since the start is in the same incident as before.
+func (s *Converter) ConflictIncident(c *verdict.Conflict) string {
+	if recorded, _ := s.Recorded.get(c.ID); c.Recalled && recorded.GetConflict() != nil {
+		return incident.Of(recorded)
+	}
+	return incident.OfConflict(s.Facts.Policy.Cluster, c)
+}
+
+// FindingIncident returns the ID of the incident of a finding, as ConflictIncident does.
+func (s *Converter) FindingIncident(f *judge.Found) string {
+	if recorded, _ := s.Recorded.get(f.ID); f.Unjudged && recorded.GetFinding() != nil {
+		return incident.Of(recorded)
+	}
+	return incident.OfFinding(s.Facts.Policy.Cluster, s.Findings.Whole(f.Finding))
+}
+
 // Conflict returns a conflict in the format of the API, without the parts that need an aggregator.
-func Conflict(c *verdict.Conflict, text *explain.ConflictText, owners []*pb.Owner) *pb.Conflict {
+func Conflict(p *verdict.Policy, c *verdict.Conflict, text *explain.ConflictText, owners []*pb.Owner) *pb.Conflict {
 	out := Course(c.Address, &c.Identity, &c.Course)
+	out.Incident = incident.OfConflict(p.Cluster, c)
 	out.Cause, out.Summary, out.Remedy = c.Cause, text.Summary, adviceProto(text.Remedy)
 	out.Owners, out.Order, out.Memory = owners, c.Order, memory(c.Past, c.Pools)
 	if i := slices.IndexFunc(c.Owners, func(o verdict.Owner) bool { return o.ID == c.Eldest }); i >= 0 {

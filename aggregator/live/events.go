@@ -9,6 +9,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/incident"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -18,13 +19,15 @@ import (
 // Events holds the buses and publishes on them. Its methods are called with the facts locked.
 type Events struct {
 	Owners, Conflicts, Findings *Bus
-	convert                     *Converter
+	// Incidents are the incidents of the conflicts and findings that were published last.
+	Incidents *incident.Index
+	convert   *Converter
 }
 
 // NewEvents returns an Events without subscribers.
 func NewEvents(c *Converter) *Events {
 	of := func() *Bus { return NewBus((*Event).weight) }
-	return &Events{of(), of(), of(), c}
+	return &Events{of(), of(), of(), incident.NewIndex(), c}
 }
 
 // NodeChanged publishes the state of a node to all watches.
@@ -56,10 +59,13 @@ func (s *Events) ConflictChanged(c, before *verdict.Conflict, opened bool) {
 	if opened {
 		typ = pb.Watch_ADDED
 	}
-	s.Conflicts.Publish(Event{
+	out := Event{
 		Type: typ, At: s.now(), Address: c.Address, Conflict: s.convert.Conflict(c), Contest: contestOf(c), Contested: contestOf(before),
 		Recalled: c.Recalled && c.Active(),
-	})
+	}
+	out.Contest.Incident = incident.OfMember(out.Conflict)
+	out.Contested.Incident = s.Incidents.PutConflict(out.Conflict, "")
+	s.Conflicts.Publish(out)
 }
 
 // FindingChanged publishes a finding that is new or has changed. was is its previous version, or nil
@@ -69,12 +75,15 @@ func (s *Events) FindingChanged(now, was *judge.Found) {
 	if was != nil {
 		out.Type, out.Found = pb.Watch_UPDATED, s.matterOf(was)
 	}
+	out.Matter.Incident = incident.OfMember(out.Finding)
+	out.Found.Incident = s.Incidents.PutFinding(out.Finding, "")
 	s.Findings.Publish(out)
 }
 
 // FindingEnded publishes that a finding has ended. superseded is set if it became a conflict.
 func (s *Events) FindingEnded(over *judge.Found, superseded bool) {
 	last := s.matterOf(over)
+	last.Incident = s.Incidents.End(over.ID)
 	s.Findings.Publish(Event{Type: pb.Watch_REMOVED, At: s.now(), Finding: s.convert.Finding(over, superseded), Matter: last, Found: last})
 }
 
@@ -119,10 +128,14 @@ type Matter struct {
 	*verdict.Finding
 	Place judge.FindingPlace
 	Nodes []string
+	// Incident is the ID of its incident; events set it.
+	Incident string
 }
 
 // MatterOf returns the values of a finding that filters use. It is called with the facts locked.
-func MatterOf(f *judge.Found) Matter { return Matter{f.Finding, f.Place, audit.Nodes(f.Finding)} }
+func MatterOf(f *judge.Found) Matter {
+	return Matter{Finding: f.Finding, Place: f.Place, Nodes: audit.Nodes(f.Finding)}
+}
 
 // Contest contains the values of a conflict that filters use. The zero value means no conflict.
 type Contest struct {
@@ -131,10 +144,12 @@ type Contest struct {
 	Kind    verdict.ScopeKind
 	Scope   string
 	Holders []Holder
+	// Incident is the ID of its incident; events set it.
+	Incident string
 }
 
 func contestOf(c *verdict.Conflict) Contest {
-	out := Contest{c.Phase, c.Cause, c.Kind, c.Scope, make([]Holder, 0, len(c.Owners))}
+	out := Contest{Phase: c.Phase, Cause: c.Cause, Kind: c.Kind, Scope: c.Scope, Holders: make([]Holder, 0, len(c.Owners))}
 	for i := range c.Owners {
 		out.Holders = append(out.Holders, holderOf(&c.Owners[i]))
 	}

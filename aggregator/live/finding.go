@@ -10,6 +10,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/incident"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -31,7 +32,7 @@ func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
 	a := s.Findings.Whole(f.Finding)
 	out := &pb.Finding{
 		Kind: a.Kind, Address: f.Place.Address, Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
-		DetectedAt: timestamp(f.Since), Runbook: explain.Runbook(a.Kind), Owners: Owners(a.Address, a.Owners, s.Owner),
+		Incident: incident.OfFinding(s.Facts.Policy.Cluster, a), DetectedAt: timestamp(f.Since), Runbook: explain.Runbook(a.Kind), Owners: Owners(a.Address, a.Owners, s.Owner),
 	}
 	if f := a.Former; f != nil {
 		o := &f.Owner

@@ -62,7 +62,7 @@ func newAudit(sys system) *cobra.Command {
 	}
 	c.addListFlags(cmd)
 	c.addClusterFlag(cmd, "findings in the cluster")
-	c.addFilters(cmd, "findings", nil, "node", "namespace", "workload", "cidr", "mac")
+	c.addFilters(cmd, "findings", nil, "node", "namespace", "workload", "cidr", "mac", "incident")
 	c.addWatchFlag(cmd)
 	c.addAtFlag(cmd)
 	wordFlag(cmd, &c.kind, "kind", "KIND", "findings of this kind, like "+verdict.FindingLeaked, "a kind of finding", verdict.FindingKinds())

@@ -200,6 +200,16 @@ func scopes(ctx context.Context, c *candidates) {
 	})
 }
 
+// incidentIDs adds the ids of incidents, the most urgent first.
+func incidentIDs(ctx context.Context, c *candidates) {
+	incidents, _, _ := c.incidents(ctx, nil)
+	for _, i := range incidents {
+		if !c.add(i.GetId(), show.IncidentLine(i)) {
+			return
+		}
+	}
+}
+
 // findingIDs adds the ids of findings and, once something is begun, their addresses, the most severe first.
 func findingIDs(ctx context.Context, c *candidates) {
 	findings, _, _ := list(ctx, c.query, "/v1/findings", c.narrowed(), (*pb.ListFindingsResponse).GetFindings)

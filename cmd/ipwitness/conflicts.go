@@ -58,7 +58,7 @@ func newConflicts(sys system) *cobra.Command {
 	c.addListFlags(cmd)
 	c.addTableFlags(cmd, "conflicts", show.ConflictKind.Orders)
 	c.addClusterFlag(cmd, "conflicts in the cluster")
-	c.addFilters(cmd, "conflicts", pb.Conflict_State_value, "node", "namespace", "workload", "cidr", "mac", "scope", "cause", "state")
+	c.addFilters(cmd, "conflicts", pb.Conflict_State_value, "node", "namespace", "workload", "cidr", "mac", "scope", "cause", "state", "incident")
 	c.addWatchFlag(cmd)
 	c.addAtFlag(cmd)
 	cmd.Flags().BoolVar(&c.ungrouped, "ungrouped", false, "a line for each conflict, also if many have the same owners")

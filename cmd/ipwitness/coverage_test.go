@@ -30,9 +30,10 @@ var (
 // covered returns a server with the given coverage, which has one conflict and one
 // finding if found is set.
 func covered(c *pb.Coverage, found bool) handler {
-	conflicts, findings := &pb.ListConflictsResponse{Coverage: c}, &pb.ListFindingsResponse{Coverage: c}
+	conflicts, findings, incidents := &pb.ListConflictsResponse{Coverage: c}, &pb.ListFindingsResponse{Coverage: c}, &pb.ListIncidentsResponse{Coverage: c}
 	if found {
 		conflicts.Conflicts = []*pb.Conflict{conflict("abc", pb.Conflict_CONFIRMED)}
+		incidents.Incidents = []*pb.Incident{{Id: "abcd", Severity: pb.Finding_CRITICAL, Confirmed: 1, Findings: 1, AddressCount: 1, Summary: "It is held twice."}}
 		findings.Findings = []*pb.Finding{finding("abc", "in-use-unallocated", "10.0.0.7", pb.Finding_CRITICAL)}
 	}
 	return handler{
@@ -40,6 +41,7 @@ func covered(c *pb.Coverage, found bool) handler {
 		"/v1/conflicts":     ok(conflicts),
 		"/v1/conflicts/old": ok(conflict("old", pb.Conflict_RESOLVED)),
 		"/v1/findings":      ok(findings),
+		"/v1/incidents":     ok(incidents),
 		"/v1/findings/":     byID(findings.GetFindings()),
 		"/v1/pools":         ok(&pb.ListPoolsResponse{Coverage: c, Pools: []*pb.Pool{{Ipam: "host-local", Name: "cbr0", State: pb.Pool_KNOWN}}}),
 		"/v1/nodes":         ok(&pb.ListNodesResponse{Coverage: c, Nodes: []*pb.Node{{Name: "node-1", State: pb.Node_LIVE}}}),

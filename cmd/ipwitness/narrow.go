@@ -48,6 +48,8 @@ func (q *query) addFilters(cmd *cobra.Command, of string, states map[string]int3
 			add("", "MAC", "with this MAC", parseText)
 		case "workload":
 			add("", "NAMESPACE[/NAME]", "of a Kubernetes namespace or of one workload in it", parseWorkload, workloads)
+		case "incident":
+			add("", "ID", "of the incident with this id", parseText, incidentIDs)
 		case "cause":
 			wordFlag(cmd, to, name, "CAUSE", of+" with this cause, like "+verdict.CauseSplitBrain, "a cause", verdict.Causes())
 		case "state":
@@ -110,6 +112,7 @@ func (n narrowing) ask(to url.Values) error {
 		{"scope", "scope", n.get("scope")},
 		{"state", "state", n.get("state")},
 		{"cause", "cause", n.get("cause")},
+		{"incident", "incident", n.get("incident")},
 	} {
 		flag, parameter, text := filter[0], filter[1], filter[2]
 		if text == "" {

@@ -77,7 +77,7 @@ func newRoot(sys system) *cobra.Command {
 		}
 	}
 	add("serve", serving...)
-	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newHistory(sys), newResolve(sys), newJudge(sys), newAudit(sys), newStatus(sys), newNodes(sys), newClusters(sys), newTop(sys), newUI(sys))
+	add("ask", newOwners(sys), newIncidents(sys), newConflicts(sys), newExplain(sys), newHistory(sys), newResolve(sys), newJudge(sys), newAudit(sys), newStatus(sys), newNodes(sys), newClusters(sys), newTop(sys), newUI(sys))
 	add("act", newAcknowledge(sys), newBackup(sys))
 	add("other", append(checks, newVersion(sys))...)
 	return root

@@ -23,7 +23,7 @@ func newStatus(sys system) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return q.status(cmd.Context()) },
 	}
-	q.addServerFlags(cmd)
+	q.addFlags(cmd)
 	q.addClusterFlag(cmd, "the state of the cluster")
 	return cmd
 }
@@ -36,16 +36,12 @@ func (q *query) status(ctx context.Context) error {
 	if s.Nodes, err = q.nodes(ctx); err != nil {
 		return err
 	}
-	if s.Conflicts, s.Coverage, err = q.conflicts(ctx, nil); err != nil {
-		return err
-	}
-	if s.Findings, _, err = list(ctx, q, "/v1/findings", nil, (*pb.ListFindingsResponse).GetFindings); err != nil {
+	if s.Incidents, s.Coverage, err = q.incidents(ctx, nil); err != nil {
 		return err
 	}
 	if s.Nodes.GetCoverage().GetIncomplete() {
 		s.Coverage = s.Nodes.GetCoverage()
 	}
-	show.SortFindings(s.Findings)
 	var events pb.ListEventsResponse
 	switch err := q.client().get(ctx, "/v1/events", q.within(url.Values{"page_size": {"1"}}), &events); {
 	case err == nil:
@@ -53,11 +49,16 @@ func (q *query) status(ctx context.Context) error {
 	case !isCode(err, codes.Unimplemented, codes.FailedPrecondition): // there is no history
 		return err
 	}
-	if err := show.WriteStatus(q.sys.stdout, &s, q.layout(), q.sys.now()); err != nil {
-		return err
+	if q.format.ForPrograms() {
+		err = show.List(q.sys.stdout, q.format, show.IncidentKind, s.Incidents, append(q.basis(s.Coverage),
+			show.Field{Name: "nodes", Value: s.Nodes}, show.Field{Name: "reachesBackTo", Value: s.ReachesBackTo})...)
+	} else {
+		err = show.WriteStatus(q.sys.stdout, &s, q.layout(), q.sys.now())
 	}
 	switch {
-	case s.Urgent():
+	case err != nil:
+		return err
+	case len(s.Urgent()) > 0:
 		return exitFound
 	case s.Coverage == nil || s.Coverage.GetIncomplete():
 		return exitCannotTell

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,9 +13,9 @@ import (
 // A status exits with what is known, and says so in its first line.
 func TestStatus(t *testing.T) {
 	quiet := covered(everything, false)
-	quiet["/v1/findings"] = ok(&pb.ListFindingsResponse{Coverage: everything, Findings: []*pb.Finding{finding("a", "leaked", "10.0.0.8", pb.Finding_INFO)}})
+	quiet["/v1/incidents"] = ok(&pb.ListIncidentsResponse{Coverage: everything, Incidents: []*pb.Incident{{Id: "a", Severity: pb.Finding_INFO, Findings: 1}}})
 	known := covered(everything, false)
-	known["/v1/conflicts"] = ok(&pb.ListConflictsResponse{Coverage: everything, Conflicts: []*pb.Conflict{acknowledged("abc")}})
+	known["/v1/incidents"] = ok(&pb.ListIncidentsResponse{Coverage: everything, Incidents: []*pb.Incident{{Id: "a", Severity: pb.Finding_INFO, Acknowledged: 1}}})
 	for _, test := range []struct {
 		name   string
 		server handler
@@ -51,7 +52,7 @@ func TestStatus(t *testing.T) {
 // What cannot be asked is an error, not an all-clear.
 func TestAStatusWithoutAnAnswer(t *testing.T) {
 	for path := range covered(everything, false) {
-		if path != "/v1/nodes" && path != "/v1/conflicts" && path != "/v1/findings" {
+		if path != "/v1/nodes" && path != "/v1/incidents" {
 			continue
 		}
 		server := covered(everything, false)
@@ -62,5 +63,22 @@ func TestAStatusWithoutAnAnswer(t *testing.T) {
 		if c.stdout.Len() > 0 || c.stderr.Len() == 0 {
 			t.Errorf("%s is refused: got %q, and on stderr %q", path, &c.stdout, &c.stderr)
 		}
+	}
+}
+
+// A status for programs has all incidents, and exits as the screen does.
+func TestAStatusForPrograms(t *testing.T) {
+	server := covered(everything, true)
+	server["/v1/events"] = ok(&pb.ListEventsResponse{ReachesBackTo: ago(time.Hour)})
+	c := serve(t, server)
+	c.run(t, 2, "status", "-o", "json")
+	var got struct {
+		Incidents     []struct{ ID string }
+		Nodes         struct{ Nodes []struct{ Name string } }
+		Coverage      *struct{}
+		ReachesBackTo time.Time
+	}
+	if err := json.Unmarshal(c.stdout.Bytes(), &got); err != nil || len(got.Incidents) != 1 || len(got.Nodes.Nodes) != 1 || got.Coverage == nil || !got.ReachesBackTo.Equal(now.Add(-time.Hour)) {
+		t.Errorf("got %v, %v from\n%s", got, err, &c.stdout)
 	}
 }

@@ -28,7 +28,7 @@ var floors = []string{
 	"aggregator/api",
 	"aggregator/live",
 	"aggregator/export aggregator/casefile aggregator/web aggregator/report aggregator/stream aggregator/judge",
-	"aggregator/journal aggregator/facts",
+	"aggregator/journal aggregator/facts aggregator/incident",
 	"aggregator/audit aggregator/explain aggregator/kube",
 	"aggregator/verdict aggregator/access aggregator/apijson aggregator/episode aggregator/index",
 

@@ -304,9 +304,14 @@ func TestTablesAndPages(t *testing.T) {
 		},
 		"status": func(b *bytes.Buffer) error {
 			return WriteStatus(b, &Status{
-				Conflicts: conflicts(), Findings: findings(), Nodes: &pb.ListNodesResponse{Nodes: nodes, Kubernetes: live, Problems: []string{"the journal cannot be written"}},
+				Incidents: incidents(), Nodes: &pb.ListNodesResponse{Nodes: nodes, Kubernetes: live, Problems: []string{"the journal cannot be written"}},
 				Coverage: &pb.Coverage{Expected: 3, Heard: 2, SilentNodes: []string{"worker-3"}, Incomplete: true}, ReachesBackTo: at(30 * 24 * time.Hour),
 			}, piped, now)
+		},
+		"incidents":      func(b *bytes.Buffer) error { return Incidents(b, incidents(), piped, now) },
+		"incidents-wide": func(b *bytes.Buffer) error { return Incidents(b, incidents(), wide, now) },
+		"incident-page": func(b *bytes.Buffer) error {
+			return Incident(b, incidents()[0], conflicts()[:1], findings(), piped, now)
 		},
 		"status-clear": func(b *bytes.Buffer) error {
 			return WriteStatus(b, &Status{Nodes: &pb.ListNodesResponse{Nodes: nodes[:1]}, Coverage: &pb.Coverage{Expected: 1, Heard: 1}}, piped, now)

@@ -15,50 +15,35 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Status is what needs attention: active conflicts, sorted findings, and the nodes.
+// Status is what needs attention: incidents, the most urgent first, and the nodes.
 type Status struct {
-	Conflicts []*pb.Conflict
-	Findings  []*pb.Finding
+	Incidents []*pb.Incident
 	Nodes     *pb.ListNodesResponse
 	Coverage  *pb.Coverage
 	// ReachesBackTo is since when there is a history; nil if there is none.
 	ReachesBackTo *timestamppb.Timestamp
 }
 
-// mostUrgent is the number of conflicts, and of findings, that a status lists.
-const mostUrgent = 15
-
-// Urgent reports whether somebody has to act.
-func (s *Status) Urgent() bool { return len(s.urgentConflicts())+len(s.urgentFindings()) > 0 }
-
-func (s *Status) urgentConflicts() []*pb.Conflict {
-	urgent := slices.DeleteFunc(slices.Clone(s.Conflicts), func(c *pb.Conflict) bool { return !Active(c) || c.GetAcknowledgement() != nil })
-	slices.SortStableFunc(urgent, func(a, b *pb.Conflict) int { // confirmed ones first
-		return cmp.Or(cmp.Compare(b.GetState(), a.GetState()), CompareTimes(a.GetDetectedAt(), b.GetDetectedAt()))
-	})
-	return urgent
-}
-
-func (s *Status) urgentFindings() []*pb.Finding {
-	return slices.DeleteFunc(slices.Clone(s.Findings), func(f *pb.Finding) bool { return f.GetSeverity() < pb.Finding_WARNING })
+// Urgent returns the incidents on which somebody has to act.
+func (s *Status) Urgent() []*pb.Incident {
+	return slices.DeleteFunc(slices.Clone(s.Incidents), func(i *pb.Incident) bool { return i.GetSeverity() < pb.Finding_WARNING })
 }
 
 // verdict says in one sentence what the rest shows in detail.
 func (s *Status) verdict() (Tone, string) {
-	confirmed := 0
-	conflicts, findings := s.urgentConflicts(), s.urgentFindings()
-	for _, c := range conflicts {
-		if c.GetState() == pb.Conflict_CONFIRMED {
-			confirmed++
-		}
+	var confirmed, suspected, urgent int
+	for _, i := range s.Urgent() {
+		urgent++
+		confirmed += int(i.GetConfirmed())
+		suspected += int(i.GetSuspected())
 	}
 	switch {
 	case confirmed > 0:
 		return BadTone, Count(confirmed, "address has", "addresses have") + " more than one owner."
-	case len(conflicts) > 0:
-		return WarnTone, Count(len(conflicts), "address seems", "addresses seem") + " to have more than one owner."
-	case len(findings) > 0:
-		return WarnTone, "No address is known to have two owners, but " + Count(len(findings), "finding needs", "findings need") + " attention."
+	case suspected > 0:
+		return WarnTone, Count(suspected, "address seems", "addresses seem") + " to have more than one owner."
+	case urgent > 0:
+		return WarnTone, "No address is known to have two owners, but " + Count(urgent, "incident needs", "incidents need") + " attention."
 	case s.Coverage == nil || s.Coverage.GetIncomplete():
 		return WarnTone, "Nothing is known to be wrong, but not everything is seen."
 	}
@@ -71,10 +56,14 @@ func WriteStatus(w io.Writer, s *Status, layout Layout, now time.Time) error {
 	tone, verdict := s.verdict()
 	p.toned(tone, verdict, "", verdict)
 	p.line("")
-	conflicts, findings := s.urgentConflicts(), s.urgentFindings()
+	findings := 0
+	for _, i := range s.Incidents {
+		findings += int(i.GetFindings())
+	}
 	p.fields(
-		"Conflicts", tally(s.Conflicts, ConflictState),
-		"Findings", tally(s.Findings, func(f *pb.Finding) string { return f.GetSeverity().String() }),
+		"Incidents", tally(s.Incidents, func(i *pb.Incident) string { return i.GetSeverity().String() }),
+		"Conflicts", heldTwice(s.Incidents...),
+		"Findings", fmt.Sprint(findings),
 		"Nodes", tally(s.Nodes.GetNodes(), func(n *pb.Node) string { return n.GetState().String() }),
 		"Agents", tally(s.Nodes.GetNodes(), (*pb.Node).GetVersion),
 		"Pools", s.nearlyFull(),
@@ -84,24 +73,13 @@ func WriteStatus(w io.Writer, s *Status, layout Layout, now time.Time) error {
 	)
 	p.bullets("Not seen:", "  ", Unseen(s.Coverage)...)
 	p.bullets("Problems of the aggregator:", "  ", s.Nodes.GetProblems()...)
-	if n := len(conflicts); n > 0 {
-		p.heading("Conflicts:")
-		_, _ = Conflicts(p, conflicts[:min(n, mostUrgent)], layout, now) // writing to a page cannot fail
-		p.more(n, layout, "conflicts")
-	}
-	if n := len(findings); n > 0 {
-		p.heading("Findings:")
-		_ = Findings(p, findings[:min(n, mostUrgent)], layout, now)
-		p.more(n, layout, "audit")
+	if urgent := s.Urgent(); len(urgent) > 0 {
+		p.heading("Incidents:")
+		_ = Incidents(p, urgent, layout, now) // writing to a page cannot fail
+		p.line("")
+		p.text("", fmt.Sprintf("%s incidents ID shows the steps to take.", cmp.Or(layout.Program, "ipwitness")))
 	}
 	return p.write(w)
-}
-
-// more says how to list what a status leaves out.
-func (p *page) more(n int, layout Layout, command string) {
-	if n > mostUrgent {
-		p.text("", fmt.Sprintf("%d more: %s %s", n-mostUrgent, cmp.Or(layout.Program, "ipwitness"), command))
-	}
 }
 
 // tally counts items by what is said of them, in the order of the texts; "none" if there are none.
@@ -120,9 +98,9 @@ func tally[T any](items []T, say func(T) string) string {
 // nearlyFull names the pools that are nearly full.
 func (s *Status) nearlyFull() string {
 	var pools []string
-	for _, f := range s.Findings {
-		if f.GetKind() == verdict.FindingPoolExhaustion {
-			pools = append(pools, PoolName(f.GetPool()))
+	for _, i := range s.Incidents {
+		if i.GetCause() == verdict.FindingPoolExhaustion {
+			pools = append(pools, PoolName(i.GetPool()))
 		}
 	}
 	return prefixed("nearly full: ", few(pools))

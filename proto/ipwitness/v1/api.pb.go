@@ -280,7 +280,7 @@ func (x Event_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Event_Kind.Descriptor instead.
 func (Event_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{41, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{45, 0}
 }
 
 // Reason is the reason for a gap.
@@ -341,7 +341,7 @@ func (x Gap_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Gap_Reason.Descriptor instead.
 func (Gap_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{42, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{46, 0}
 }
 
 // ListOwnersRequest filters and pages the list. An owner must match all fields that are set.
@@ -1269,7 +1269,9 @@ type ListConflictsRequest struct {
 	// network/pods.
 	Scope string `protobuf:"bytes,13,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Only conflicts with an owner in one of the clusters with these names. Only a fleet accepts this.
-	Cluster       []string `protobuf:"bytes,14,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,14,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// Only conflicts of the incident with this ID.
+	Incident      string `protobuf:"bytes,15,opt,name=incident,proto3" json:"incident,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1400,6 +1402,13 @@ func (x *ListConflictsRequest) GetCluster() []string {
 		return x.Cluster
 	}
 	return nil
+}
+
+func (x *ListConflictsRequest) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
 }
 
 // ListConflictsResponse is one page of conflicts, ordered by address, then ID.
@@ -1595,7 +1604,9 @@ type WatchConflictsRequest struct {
 	// network/pods.
 	Scope string `protobuf:"bytes,10,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Only conflicts with an owner in one of the clusters with these names. Only a fleet accepts this.
-	Cluster       []string `protobuf:"bytes,11,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,11,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// Only conflicts of the incident with this ID.
+	Incident      string `protobuf:"bytes,12,opt,name=incident,proto3" json:"incident,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1705,6 +1716,13 @@ func (x *WatchConflictsRequest) GetCluster() []string {
 		return x.Cluster
 	}
 	return nil
+}
+
+func (x *WatchConflictsRequest) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
 }
 
 // WatchConflictsResponse is one event of a watch of conflicts.
@@ -2169,7 +2187,9 @@ type ListFindingsRequest struct {
 	// address only, and have no evidence and no steps to take.
 	At *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=at,proto3" json:"at,omitempty"`
 	// Only findings in the clusters with these names. Only a fleet accepts this.
-	Cluster       []string `protobuf:"bytes,11,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,11,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// Only findings of the incident with this ID.
+	Incident      string `protobuf:"bytes,12,opt,name=incident,proto3" json:"incident,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2279,6 +2299,13 @@ func (x *ListFindingsRequest) GetCluster() []string {
 		return x.Cluster
 	}
 	return nil
+}
+
+func (x *ListFindingsRequest) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
 }
 
 // ListFindingsResponse is one page of findings, ordered by kind, address and ID.
@@ -2469,7 +2496,9 @@ type WatchFindingsRequest struct {
 	// Only findings about this hardware address.
 	Mac string `protobuf:"bytes,8,opt,name=mac,proto3" json:"mac,omitempty"`
 	// Only findings in the clusters with these names. Only a fleet accepts this.
-	Cluster       []string `protobuf:"bytes,9,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,9,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// Only findings of the incident with this ID.
+	Incident      string `protobuf:"bytes,10,opt,name=incident,proto3" json:"incident,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2567,6 +2596,13 @@ func (x *WatchFindingsRequest) GetCluster() []string {
 	return nil
 }
 
+func (x *WatchFindingsRequest) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
+}
+
 // WatchFindingsResponse is one event of a watch of findings.
 type WatchFindingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2651,6 +2687,264 @@ func (x *WatchFindingsResponse) GetCoverage() *Coverage {
 	return nil
 }
 
+// ListIncidentsRequest filters and pages the list.
+type ListIncidentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Maximum number of items: 0 means 1000, and values above 10000 mean 10000. A page ends earlier,
+	// with a next_page_token, when its items take 1 MiB.
+	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only incidents that affect the node with this name.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// Only incidents of this cause or kind.
+	Cause string `protobuf:"bytes,4,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Time of the state to list, from the journal; unset means now.
+	At *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
+	// Only incidents in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,6,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIncidentsRequest) Reset() {
+	*x = ListIncidentsRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIncidentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIncidentsRequest) ProtoMessage() {}
+
+func (x *ListIncidentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIncidentsRequest.ProtoReflect.Descriptor instead.
+func (*ListIncidentsRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ListIncidentsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListIncidentsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListIncidentsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ListIncidentsRequest) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *ListIncidentsRequest) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *ListIncidentsRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+// ListIncidentsResponse is one page of incidents, ordered by ID.
+type ListIncidentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The incidents.
+	Incidents []*Incident `protobuf:"bytes,1,rep,name=incidents,proto3" json:"incidents,omitempty"`
+	// Token for the next page; empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Completeness of the observations behind the list.
+	Coverage *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// If the request has a time: the gap in the journal that contains this time; unset if there is
+	// none. Changes that happened in a gap before this time may be missing.
+	Gap           *Gap `protobuf:"bytes,4,opt,name=gap,proto3" json:"gap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIncidentsResponse) Reset() {
+	*x = ListIncidentsResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIncidentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIncidentsResponse) ProtoMessage() {}
+
+func (x *ListIncidentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIncidentsResponse.ProtoReflect.Descriptor instead.
+func (*ListIncidentsResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ListIncidentsResponse) GetIncidents() []*Incident {
+	if x != nil {
+		return x.Incidents
+	}
+	return nil
+}
+
+func (x *ListIncidentsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListIncidentsResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
+func (x *ListIncidentsResponse) GetGap() *Gap {
+	if x != nil {
+		return x.Gap
+	}
+	return nil
+}
+
+// GetIncidentRequest names an incident.
+type GetIncidentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ID of the incident.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetIncidentRequest) Reset() {
+	*x = GetIncidentRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetIncidentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetIncidentRequest) ProtoMessage() {}
+
+func (x *GetIncidentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetIncidentRequest.ProtoReflect.Descriptor instead.
+func (*GetIncidentRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *GetIncidentRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// GetIncidentResponse is the answer to GetIncident.
+type GetIncidentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The incident.
+	Incident      *Incident `protobuf:"bytes,1,opt,name=incident,proto3" json:"incident,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetIncidentResponse) Reset() {
+	*x = GetIncidentResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetIncidentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetIncidentResponse) ProtoMessage() {}
+
+func (x *GetIncidentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetIncidentResponse.ProtoReflect.Descriptor instead.
+func (*GetIncidentResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *GetIncidentResponse) GetIncident() *Incident {
+	if x != nil {
+		return x.Incident
+	}
+	return nil
+}
+
 // ListPoolsRequest selects what is listed, and pages the list.
 type ListPoolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2667,7 +2961,7 @@ type ListPoolsRequest struct {
 
 func (x *ListPoolsRequest) Reset() {
 	*x = ListPoolsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2679,7 +2973,7 @@ func (x *ListPoolsRequest) String() string {
 func (*ListPoolsRequest) ProtoMessage() {}
 
 func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2692,7 +2986,7 @@ func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListPoolsRequest) GetPageSize() uint32 {
@@ -2731,7 +3025,7 @@ type ListPoolsResponse struct {
 
 func (x *ListPoolsResponse) Reset() {
 	*x = ListPoolsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +3037,7 @@ func (x *ListPoolsResponse) String() string {
 func (*ListPoolsResponse) ProtoMessage() {}
 
 func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +3050,7 @@ func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListPoolsResponse) GetPools() []*Pool {
@@ -2791,7 +3085,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2803,7 +3097,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2816,7 +3110,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{29}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListNodesRequest) GetCluster() []string {
@@ -2845,7 +3139,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +3151,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +3164,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{30}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2921,7 +3215,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3227,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3240,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{31}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetNodeRequest) GetName() string {
@@ -2974,7 +3268,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3280,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3293,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{32}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetNodeResponse) GetNode() *Node {
@@ -3025,7 +3319,7 @@ type WatchNodesRequest struct {
 
 func (x *WatchNodesRequest) Reset() {
 	*x = WatchNodesRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3331,7 @@ func (x *WatchNodesRequest) String() string {
 func (*WatchNodesRequest) ProtoMessage() {}
 
 func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3344,7 @@ func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodesRequest.ProtoReflect.Descriptor instead.
 func (*WatchNodesRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{33}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WatchNodesRequest) GetResumeToken() string {
@@ -3101,7 +3395,7 @@ type WatchNodesResponse struct {
 
 func (x *WatchNodesResponse) Reset() {
 	*x = WatchNodesResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3113,7 +3407,7 @@ func (x *WatchNodesResponse) String() string {
 func (*WatchNodesResponse) ProtoMessage() {}
 
 func (x *WatchNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3126,7 +3420,7 @@ func (x *WatchNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodesResponse.ProtoReflect.Descriptor instead.
 func (*WatchNodesResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{34}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WatchNodesResponse) GetType() Watch_Type {
@@ -3189,7 +3483,7 @@ type ListClustersRequest struct {
 
 func (x *ListClustersRequest) Reset() {
 	*x = ListClustersRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3201,7 +3495,7 @@ func (x *ListClustersRequest) String() string {
 func (*ListClustersRequest) ProtoMessage() {}
 
 func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3214,7 +3508,7 @@ func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClustersRequest.ProtoReflect.Descriptor instead.
 func (*ListClustersRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListClustersRequest) GetCluster() []string {
@@ -3239,7 +3533,7 @@ type ListClustersResponse struct {
 
 func (x *ListClustersResponse) Reset() {
 	*x = ListClustersResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3251,7 +3545,7 @@ func (x *ListClustersResponse) String() string {
 func (*ListClustersResponse) ProtoMessage() {}
 
 func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3264,7 +3558,7 @@ func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClustersResponse.ProtoReflect.Descriptor instead.
 func (*ListClustersResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListClustersResponse) GetClusters() []*Cluster {
@@ -3323,7 +3617,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3629,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +3642,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{37}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListEventsRequest) GetAddress() string {
@@ -3454,7 +3748,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3466,7 +3760,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3479,7 +3773,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{38}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -3547,7 +3841,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3559,7 +3853,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3572,7 +3866,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{39}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchEventsRequest) GetAddress() string {
@@ -3669,7 +3963,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[40]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3681,7 +3975,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[40]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3694,7 +3988,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{40}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchEventsResponse) GetType() Watch_Type {
@@ -3770,7 +4064,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[41]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3782,7 +4076,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[41]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3795,7 +4089,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{41}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -3887,7 +4181,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[42]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3899,7 +4193,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[42]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3912,7 +4206,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{42}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Gap) GetFrom() *timestamppb.Timestamp {
@@ -3968,7 +4262,7 @@ type ResolveOwnersRequest_Question struct {
 
 func (x *ResolveOwnersRequest_Question) Reset() {
 	*x = ResolveOwnersRequest_Question{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[43]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3980,7 +4274,7 @@ func (x *ResolveOwnersRequest_Question) String() string {
 func (*ResolveOwnersRequest_Question) ProtoMessage() {}
 
 func (x *ResolveOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[43]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4041,7 +4335,7 @@ type ExplainResponse_Step struct {
 
 func (x *ExplainResponse_Step) Reset() {
 	*x = ExplainResponse_Step{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[44]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4053,7 +4347,7 @@ func (x *ExplainResponse_Step) String() string {
 func (*ExplainResponse_Step) ProtoMessage() {}
 
 func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[44]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4197,7 +4491,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x0eBackupResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x14\n" +
-	"\x05files\x18\x03 \x01(\rR\x05files\"\x8e\x03\n" +
+	"\x05files\x18\x03 \x01(\rR\x05files\"\xaa\x03\n" +
 	"\x14ListConflictsRequest\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.ipwitness.v1.Conflict.StateR\x05state\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
@@ -4214,7 +4508,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x05cause\x18\v \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
 	"\x05scope\x18\r \x01(\tR\x05scope\x12\x18\n" +
-	"\acluster\x18\x0e \x03(\tR\acluster\"\xce\x01\n" +
+	"\acluster\x18\x0e \x03(\tR\acluster\x12\x1a\n" +
+	"\bincident\x18\x0f \x01(\tR\bincident\"\xce\x01\n" +
 	"\x15ListConflictsResponse\x124\n" +
 	"\tconflicts\x18\x01 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
@@ -4223,7 +4518,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x12GetConflictRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"I\n" +
 	"\x13GetConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\xb8\x02\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\xd4\x02\n" +
 	"\x15WatchConflictsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x122\n" +
@@ -4236,7 +4531,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x05cause\x18\t \x01(\tR\x05cause\x12\x14\n" +
 	"\x05scope\x18\n" +
 	" \x01(\tR\x05scope\x12\x18\n" +
-	"\acluster\x18\v \x03(\tR\acluster\"\x8d\x02\n" +
+	"\acluster\x18\v \x03(\tR\acluster\x12\x1a\n" +
+	"\bincident\x18\f \x01(\tR\bincident\"\x8d\x02\n" +
 	"\x16WatchConflictsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x122\n" +
 	"\bconflict\x18\x02 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\x12&\n" +
@@ -4275,7 +4571,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
 	"\aapplied\x18\x03 \x01(\bR\aapplied\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xaf\x02\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xcb\x02\n" +
 	"\x13ListFindingsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -4289,7 +4585,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03mac\x18\t \x01(\tR\x03mac\x12*\n" +
 	"\x02at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
-	"\acluster\x18\v \x03(\tR\acluster\"\xca\x01\n" +
+	"\acluster\x18\v \x03(\tR\acluster\x12\x1a\n" +
+	"\bincident\x18\f \x01(\tR\bincident\"\xca\x01\n" +
 	"\x14ListFindingsResponse\x121\n" +
 	"\bfindings\x18\x01 \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
@@ -4298,7 +4595,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x11GetFindingRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"E\n" +
 	"\x12GetFindingResponse\x12/\n" +
-	"\afinding\x18\x01 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\"\xeb\x01\n" +
+	"\afinding\x18\x01 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\"\x87\x02\n" +
 	"\x14WatchFindingsRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -4308,13 +4605,32 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\a \x01(\tR\x03pod\x12\x10\n" +
 	"\x03mac\x18\b \x01(\tR\x03mac\x12\x18\n" +
-	"\acluster\x18\t \x03(\tR\acluster\"\xe1\x01\n" +
+	"\acluster\x18\t \x03(\tR\acluster\x12\x1a\n" +
+	"\bincident\x18\n" +
+	" \x01(\tR\bincident\"\xe1\x01\n" +
 	"\x15WatchFindingsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12/\n" +
 	"\afinding\x18\x02 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12!\n" +
 	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x12\x12\n" +
 	"\x04lost\x18\x04 \x01(\rR\x04lost\x122\n" +
-	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"h\n" +
+	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xc2\x01\n" +
+	"\x14ListIncidentsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x14\n" +
+	"\x05cause\x18\x04 \x01(\tR\x05cause\x12*\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\acluster\x18\x06 \x03(\tR\acluster\"\xce\x01\n" +
+	"\x15ListIncidentsResponse\x124\n" +
+	"\tincidents\x18\x01 \x03(\v2\x16.ipwitness.v1.IncidentR\tincidents\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12#\n" +
+	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"$\n" +
+	"\x12GetIncidentRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"I\n" +
+	"\x13GetIncidentResponse\x122\n" +
+	"\bincident\x18\x01 \x01(\v2\x16.ipwitness.v1.IncidentR\bincident\"h\n" +
 	"\x10ListPoolsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -4429,7 +4745,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\vNOT_RUNNING\x10\x01\x12\x0f\n" +
 	"\vNOT_WRITTEN\x10\x02\x12\v\n" +
 	"\aDAMAGED\x10\x03\x12\x10\n" +
-	"\fNOT_RECEIVED\x10\x042\xd2\f\n" +
+	"\fNOT_RECEIVED\x10\x042\x80\x0e\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12X\n" +
@@ -4443,7 +4759,9 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\fListFindings\x12!.ipwitness.v1.ListFindingsRequest\x1a\".ipwitness.v1.ListFindingsResponse\x12O\n" +
 	"\n" +
 	"GetFinding\x12\x1f.ipwitness.v1.GetFindingRequest\x1a .ipwitness.v1.GetFindingResponse\x12Z\n" +
-	"\rWatchFindings\x12\".ipwitness.v1.WatchFindingsRequest\x1a#.ipwitness.v1.WatchFindingsResponse0\x01\x12L\n" +
+	"\rWatchFindings\x12\".ipwitness.v1.WatchFindingsRequest\x1a#.ipwitness.v1.WatchFindingsResponse0\x01\x12X\n" +
+	"\rListIncidents\x12\".ipwitness.v1.ListIncidentsRequest\x1a#.ipwitness.v1.ListIncidentsResponse\x12R\n" +
+	"\vGetIncident\x12 .ipwitness.v1.GetIncidentRequest\x1a!.ipwitness.v1.GetIncidentResponse\x12L\n" +
 	"\tListPools\x12\x1e.ipwitness.v1.ListPoolsRequest\x1a\x1f.ipwitness.v1.ListPoolsResponse\x12L\n" +
 	"\tListNodes\x12\x1e.ipwitness.v1.ListNodesRequest\x1a\x1f.ipwitness.v1.ListNodesResponse\x12F\n" +
 	"\aGetNode\x12\x1c.ipwitness.v1.GetNodeRequest\x1a\x1d.ipwitness.v1.GetNodeResponse\x12Q\n" +
@@ -4468,7 +4786,7 @@ func file_ipwitness_v1_api_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_ipwitness_v1_api_proto_goTypes = []any{
 	(Resolution_Certainty)(0),             // 0: ipwitness.v1.Resolution.Certainty
 	(Resolution_Reason)(0),                // 1: ipwitness.v1.Resolution.Reason
@@ -4502,175 +4820,189 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*GetFindingResponse)(nil),            // 29: ipwitness.v1.GetFindingResponse
 	(*WatchFindingsRequest)(nil),          // 30: ipwitness.v1.WatchFindingsRequest
 	(*WatchFindingsResponse)(nil),         // 31: ipwitness.v1.WatchFindingsResponse
-	(*ListPoolsRequest)(nil),              // 32: ipwitness.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),             // 33: ipwitness.v1.ListPoolsResponse
-	(*ListNodesRequest)(nil),              // 34: ipwitness.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),             // 35: ipwitness.v1.ListNodesResponse
-	(*GetNodeRequest)(nil),                // 36: ipwitness.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),               // 37: ipwitness.v1.GetNodeResponse
-	(*WatchNodesRequest)(nil),             // 38: ipwitness.v1.WatchNodesRequest
-	(*WatchNodesResponse)(nil),            // 39: ipwitness.v1.WatchNodesResponse
-	(*ListClustersRequest)(nil),           // 40: ipwitness.v1.ListClustersRequest
-	(*ListClustersResponse)(nil),          // 41: ipwitness.v1.ListClustersResponse
-	(*ListEventsRequest)(nil),             // 42: ipwitness.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),            // 43: ipwitness.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),            // 44: ipwitness.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),           // 45: ipwitness.v1.WatchEventsResponse
-	(*Event)(nil),                         // 46: ipwitness.v1.Event
-	(*Gap)(nil),                           // 47: ipwitness.v1.Gap
-	(*ResolveOwnersRequest_Question)(nil), // 48: ipwitness.v1.ResolveOwnersRequest.Question
-	(*ExplainResponse_Step)(nil),          // 49: ipwitness.v1.ExplainResponse.Step
-	(Owner_State)(0),                      // 50: ipwitness.v1.Owner.State
-	(*timestamppb.Timestamp)(nil),         // 51: google.protobuf.Timestamp
-	(*Owner)(nil),                         // 52: ipwitness.v1.Owner
-	(*Coverage)(nil),                      // 53: ipwitness.v1.Coverage
-	(Workload_Kind)(0),                    // 54: ipwitness.v1.Workload.Kind
-	(*Scope)(nil),                         // 55: ipwitness.v1.Scope
-	(*Node)(nil),                          // 56: ipwitness.v1.Node
-	(Conflict_State)(0),                   // 57: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                      // 58: ipwitness.v1.Conflict
-	(*structpb.Struct)(nil),               // 59: google.protobuf.Struct
-	(*Finding)(nil),                       // 60: ipwitness.v1.Finding
-	(*Senders)(nil),                       // 61: ipwitness.v1.Senders
-	(*Pool)(nil),                          // 62: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                    // 63: ipwitness.v1.Kubernetes
-	(*Election)(nil),                      // 64: ipwitness.v1.Election
-	(*Cluster)(nil),                       // 65: ipwitness.v1.Cluster
+	(*ListIncidentsRequest)(nil),          // 32: ipwitness.v1.ListIncidentsRequest
+	(*ListIncidentsResponse)(nil),         // 33: ipwitness.v1.ListIncidentsResponse
+	(*GetIncidentRequest)(nil),            // 34: ipwitness.v1.GetIncidentRequest
+	(*GetIncidentResponse)(nil),           // 35: ipwitness.v1.GetIncidentResponse
+	(*ListPoolsRequest)(nil),              // 36: ipwitness.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),             // 37: ipwitness.v1.ListPoolsResponse
+	(*ListNodesRequest)(nil),              // 38: ipwitness.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),             // 39: ipwitness.v1.ListNodesResponse
+	(*GetNodeRequest)(nil),                // 40: ipwitness.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),               // 41: ipwitness.v1.GetNodeResponse
+	(*WatchNodesRequest)(nil),             // 42: ipwitness.v1.WatchNodesRequest
+	(*WatchNodesResponse)(nil),            // 43: ipwitness.v1.WatchNodesResponse
+	(*ListClustersRequest)(nil),           // 44: ipwitness.v1.ListClustersRequest
+	(*ListClustersResponse)(nil),          // 45: ipwitness.v1.ListClustersResponse
+	(*ListEventsRequest)(nil),             // 46: ipwitness.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),            // 47: ipwitness.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),            // 48: ipwitness.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),           // 49: ipwitness.v1.WatchEventsResponse
+	(*Event)(nil),                         // 50: ipwitness.v1.Event
+	(*Gap)(nil),                           // 51: ipwitness.v1.Gap
+	(*ResolveOwnersRequest_Question)(nil), // 52: ipwitness.v1.ResolveOwnersRequest.Question
+	(*ExplainResponse_Step)(nil),          // 53: ipwitness.v1.ExplainResponse.Step
+	(Owner_State)(0),                      // 54: ipwitness.v1.Owner.State
+	(*timestamppb.Timestamp)(nil),         // 55: google.protobuf.Timestamp
+	(*Owner)(nil),                         // 56: ipwitness.v1.Owner
+	(*Coverage)(nil),                      // 57: ipwitness.v1.Coverage
+	(Workload_Kind)(0),                    // 58: ipwitness.v1.Workload.Kind
+	(*Scope)(nil),                         // 59: ipwitness.v1.Scope
+	(*Node)(nil),                          // 60: ipwitness.v1.Node
+	(Conflict_State)(0),                   // 61: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                      // 62: ipwitness.v1.Conflict
+	(*structpb.Struct)(nil),               // 63: google.protobuf.Struct
+	(*Finding)(nil),                       // 64: ipwitness.v1.Finding
+	(*Senders)(nil),                       // 65: ipwitness.v1.Senders
+	(*Incident)(nil),                      // 66: ipwitness.v1.Incident
+	(*Pool)(nil),                          // 67: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                    // 68: ipwitness.v1.Kubernetes
+	(*Election)(nil),                      // 69: ipwitness.v1.Election
+	(*Cluster)(nil),                       // 70: ipwitness.v1.Cluster
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
-	50,  // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
-	51,  // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
-	52,  // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
-	53,  // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	47,  // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
-	48,  // 5: ipwitness.v1.ResolveOwnersRequest.questions:type_name -> ipwitness.v1.ResolveOwnersRequest.Question
+	54,  // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	55,  // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
+	56,  // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
+	57,  // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	51,  // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
+	52,  // 5: ipwitness.v1.ResolveOwnersRequest.questions:type_name -> ipwitness.v1.ResolveOwnersRequest.Question
 	9,   // 6: ipwitness.v1.ResolveOwnersResponse.answers:type_name -> ipwitness.v1.Resolution
 	0,   // 7: ipwitness.v1.Resolution.certainty:type_name -> ipwitness.v1.Resolution.Certainty
 	10,  // 8: ipwitness.v1.Resolution.owner:type_name -> ipwitness.v1.ResolvedOwner
 	10,  // 9: ipwitness.v1.Resolution.candidates:type_name -> ipwitness.v1.ResolvedOwner
 	1,   // 10: ipwitness.v1.Resolution.reason:type_name -> ipwitness.v1.Resolution.Reason
-	54,  // 11: ipwitness.v1.ResolvedOwner.kind:type_name -> ipwitness.v1.Workload.Kind
-	55,  // 12: ipwitness.v1.ResolvedOwner.scope:type_name -> ipwitness.v1.Scope
-	50,  // 13: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	58,  // 11: ipwitness.v1.ResolvedOwner.kind:type_name -> ipwitness.v1.Workload.Kind
+	59,  // 12: ipwitness.v1.ResolvedOwner.scope:type_name -> ipwitness.v1.Scope
+	54,  // 13: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
 	2,   // 14: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	52,  // 15: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	56,  // 16: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	53,  // 17: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	57,  // 18: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	51,  // 19: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
-	58,  // 20: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	53,  // 21: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	47,  // 22: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
-	58,  // 23: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	57,  // 24: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	56,  // 15: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	60,  // 16: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	57,  // 17: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	61,  // 18: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	55,  // 19: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
+	62,  // 20: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	57,  // 21: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	51,  // 22: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
+	62,  // 23: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	61,  // 24: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
 	2,   // 25: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	58,  // 26: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	56,  // 27: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	53,  // 28: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	51,  // 29: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	58,  // 30: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	51,  // 31: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
-	55,  // 32: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	52,  // 33: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	49,  // 34: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	58,  // 35: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	53,  // 36: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	59,  // 37: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
-	47,  // 38: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
-	60,  // 39: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
-	61,  // 40: ipwitness.v1.ExplainResponse.senders:type_name -> ipwitness.v1.Senders
-	51,  // 41: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
-	60,  // 42: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	53,  // 43: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	47,  // 44: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
-	60,  // 45: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
+	62,  // 26: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	60,  // 27: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	57,  // 28: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	55,  // 29: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	62,  // 30: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	55,  // 31: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
+	59,  // 32: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	56,  // 33: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	53,  // 34: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	62,  // 35: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	57,  // 36: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	63,  // 37: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	51,  // 38: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
+	64,  // 39: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
+	65,  // 40: ipwitness.v1.ExplainResponse.senders:type_name -> ipwitness.v1.Senders
+	55,  // 41: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	64,  // 42: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	57,  // 43: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	51,  // 44: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	64,  // 45: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
 	2,   // 46: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	60,  // 47: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	53,  // 48: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	62,  // 49: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	53,  // 50: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	56,  // 51: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	63,  // 52: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	53,  // 53: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	64,  // 54: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
-	56,  // 55: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
-	2,   // 56: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
-	56,  // 57: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
-	53,  // 58: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	63,  // 59: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	64,  // 60: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
-	65,  // 61: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
-	53,  // 62: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	3,   // 63: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	51,  // 64: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	51,  // 65: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	46,  // 66: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	47,  // 67: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	51,  // 68: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	53,  // 69: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	3,   // 70: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	51,  // 71: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	2,   // 72: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	46,  // 73: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
-	47,  // 74: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
-	53,  // 75: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	51,  // 76: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	51,  // 77: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	51,  // 78: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	2,   // 79: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	3,   // 80: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	52,  // 81: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	58,  // 82: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	60,  // 83: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	56,  // 84: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	51,  // 85: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	51,  // 86: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	4,   // 87: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	51,  // 88: ipwitness.v1.ResolveOwnersRequest.Question.time:type_name -> google.protobuf.Timestamp
-	55,  // 89: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	5,   // 90: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	7,   // 91: ipwitness.v1.WitnessService.ResolveOwners:input_type -> ipwitness.v1.ResolveOwnersRequest
-	11,  // 92: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	16,  // 93: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	18,  // 94: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	20,  // 95: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	22,  // 96: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	24,  // 97: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	26,  // 98: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	28,  // 99: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
-	30,  // 100: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	32,  // 101: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	34,  // 102: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	36,  // 103: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
-	38,  // 104: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
-	40,  // 105: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
-	42,  // 106: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	44,  // 107: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
-	14,  // 108: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
-	6,   // 109: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	8,   // 110: ipwitness.v1.WitnessService.ResolveOwners:output_type -> ipwitness.v1.ResolveOwnersResponse
-	12,  // 111: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	17,  // 112: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	19,  // 113: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	21,  // 114: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	23,  // 115: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	25,  // 116: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	27,  // 117: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	29,  // 118: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
-	31,  // 119: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	33,  // 120: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	35,  // 121: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	37,  // 122: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
-	39,  // 123: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
-	41,  // 124: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
-	43,  // 125: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	45,  // 126: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
-	15,  // 127: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
-	109, // [109:128] is the sub-list for method output_type
-	90,  // [90:109] is the sub-list for method input_type
-	90,  // [90:90] is the sub-list for extension type_name
-	90,  // [90:90] is the sub-list for extension extendee
-	0,   // [0:90] is the sub-list for field type_name
+	64,  // 47: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	57,  // 48: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	55,  // 49: ipwitness.v1.ListIncidentsRequest.at:type_name -> google.protobuf.Timestamp
+	66,  // 50: ipwitness.v1.ListIncidentsResponse.incidents:type_name -> ipwitness.v1.Incident
+	57,  // 51: ipwitness.v1.ListIncidentsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	51,  // 52: ipwitness.v1.ListIncidentsResponse.gap:type_name -> ipwitness.v1.Gap
+	66,  // 53: ipwitness.v1.GetIncidentResponse.incident:type_name -> ipwitness.v1.Incident
+	67,  // 54: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	57,  // 55: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	60,  // 56: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	68,  // 57: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	57,  // 58: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	69,  // 59: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	60,  // 60: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
+	2,   // 61: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
+	60,  // 62: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
+	57,  // 63: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	68,  // 64: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	69,  // 65: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
+	70,  // 66: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
+	57,  // 67: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	3,   // 68: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	55,  // 69: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	55,  // 70: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	50,  // 71: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	51,  // 72: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	55,  // 73: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	57,  // 74: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	3,   // 75: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	55,  // 76: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	2,   // 77: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	50,  // 78: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
+	51,  // 79: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
+	57,  // 80: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	55,  // 81: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	55,  // 82: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	55,  // 83: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	2,   // 84: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	3,   // 85: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	56,  // 86: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	62,  // 87: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	64,  // 88: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	60,  // 89: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	55,  // 90: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	55,  // 91: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	4,   // 92: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	55,  // 93: ipwitness.v1.ResolveOwnersRequest.Question.time:type_name -> google.protobuf.Timestamp
+	59,  // 94: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	5,   // 95: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	7,   // 96: ipwitness.v1.WitnessService.ResolveOwners:input_type -> ipwitness.v1.ResolveOwnersRequest
+	11,  // 97: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	16,  // 98: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	18,  // 99: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	20,  // 100: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	22,  // 101: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	24,  // 102: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	26,  // 103: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	28,  // 104: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
+	30,  // 105: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	32,  // 106: ipwitness.v1.WitnessService.ListIncidents:input_type -> ipwitness.v1.ListIncidentsRequest
+	34,  // 107: ipwitness.v1.WitnessService.GetIncident:input_type -> ipwitness.v1.GetIncidentRequest
+	36,  // 108: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	38,  // 109: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	40,  // 110: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
+	42,  // 111: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
+	44,  // 112: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
+	46,  // 113: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	48,  // 114: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
+	14,  // 115: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
+	6,   // 116: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	8,   // 117: ipwitness.v1.WitnessService.ResolveOwners:output_type -> ipwitness.v1.ResolveOwnersResponse
+	12,  // 118: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	17,  // 119: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	19,  // 120: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	21,  // 121: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	23,  // 122: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	25,  // 123: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	27,  // 124: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	29,  // 125: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
+	31,  // 126: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	33,  // 127: ipwitness.v1.WitnessService.ListIncidents:output_type -> ipwitness.v1.ListIncidentsResponse
+	35,  // 128: ipwitness.v1.WitnessService.GetIncident:output_type -> ipwitness.v1.GetIncidentResponse
+	37,  // 129: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	39,  // 130: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	41,  // 131: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
+	43,  // 132: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
+	45,  // 133: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
+	47,  // 134: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	49,  // 135: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
+	15,  // 136: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
+	116, // [116:137] is the sub-list for method output_type
+	95,  // [95:116] is the sub-list for method input_type
+	95,  // [95:95] is the sub-list for extension type_name
+	95,  // [95:95] is the sub-list for extension extendee
+	0,   // [0:95] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
@@ -4685,7 +5017,7 @@ func file_ipwitness_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_api_proto_rawDesc), len(file_ipwitness_v1_api_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   45,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

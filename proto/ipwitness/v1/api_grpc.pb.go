@@ -30,6 +30,8 @@ const (
 	WitnessService_ListFindings_FullMethodName        = "/ipwitness.v1.WitnessService/ListFindings"
 	WitnessService_GetFinding_FullMethodName          = "/ipwitness.v1.WitnessService/GetFinding"
 	WitnessService_WatchFindings_FullMethodName       = "/ipwitness.v1.WitnessService/WatchFindings"
+	WitnessService_ListIncidents_FullMethodName       = "/ipwitness.v1.WitnessService/ListIncidents"
+	WitnessService_GetIncident_FullMethodName         = "/ipwitness.v1.WitnessService/GetIncident"
 	WitnessService_ListPools_FullMethodName           = "/ipwitness.v1.WitnessService/ListPools"
 	WitnessService_ListNodes_FullMethodName           = "/ipwitness.v1.WitnessService/ListNodes"
 	WitnessService_GetNode_FullMethodName             = "/ipwitness.v1.WitnessService/GetNode"
@@ -68,6 +70,10 @@ type WitnessServiceClient interface {
 	GetFinding(ctx context.Context, in *GetFindingRequest, opts ...grpc.CallOption) (*GetFindingResponse, error)
 	// WatchFindings sends the current findings, then every change.
 	WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error)
+	// ListIncidents lists the incidents: the active conflicts and the findings, grouped by their causes.
+	ListIncidents(ctx context.Context, in *ListIncidentsRequest, opts ...grpc.CallOption) (*ListIncidentsResponse, error)
+	// GetIncident returns one incident by its ID, with the actions to take.
+	GetIncident(ctx context.Context, in *GetIncidentRequest, opts ...grpc.CallOption) (*GetIncidentResponse, error)
 	// ListPools lists the pools of IPAMs and their use.
 	ListPools(ctx context.Context, in *ListPoolsRequest, opts ...grpc.CallOption) (*ListPoolsResponse, error)
 	// ListNodes lists the nodes with agents, and the agents' health.
@@ -233,6 +239,26 @@ func (c *witnessServiceClient) WatchFindings(ctx context.Context, in *WatchFindi
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WitnessService_WatchFindingsClient = grpc.ServerStreamingClient[WatchFindingsResponse]
 
+func (c *witnessServiceClient) ListIncidents(ctx context.Context, in *ListIncidentsRequest, opts ...grpc.CallOption) (*ListIncidentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListIncidentsResponse)
+	err := c.cc.Invoke(ctx, WitnessService_ListIncidents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *witnessServiceClient) GetIncident(ctx context.Context, in *GetIncidentRequest, opts ...grpc.CallOption) (*GetIncidentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetIncidentResponse)
+	err := c.cc.Invoke(ctx, WitnessService_GetIncident_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *witnessServiceClient) ListPools(ctx context.Context, in *ListPoolsRequest, opts ...grpc.CallOption) (*ListPoolsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListPoolsResponse)
@@ -368,6 +394,10 @@ type WitnessServiceServer interface {
 	GetFinding(context.Context, *GetFindingRequest) (*GetFindingResponse, error)
 	// WatchFindings sends the current findings, then every change.
 	WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error
+	// ListIncidents lists the incidents: the active conflicts and the findings, grouped by their causes.
+	ListIncidents(context.Context, *ListIncidentsRequest) (*ListIncidentsResponse, error)
+	// GetIncident returns one incident by its ID, with the actions to take.
+	GetIncident(context.Context, *GetIncidentRequest) (*GetIncidentResponse, error)
 	// ListPools lists the pools of IPAMs and their use.
 	ListPools(context.Context, *ListPoolsRequest) (*ListPoolsResponse, error)
 	// ListNodes lists the nodes with agents, and the agents' health.
@@ -428,6 +458,12 @@ func (UnimplementedWitnessServiceServer) GetFinding(context.Context, *GetFinding
 }
 func (UnimplementedWitnessServiceServer) WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchFindings not implemented")
+}
+func (UnimplementedWitnessServiceServer) ListIncidents(context.Context, *ListIncidentsRequest) (*ListIncidentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListIncidents not implemented")
+}
+func (UnimplementedWitnessServiceServer) GetIncident(context.Context, *GetIncidentRequest) (*GetIncidentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetIncident not implemented")
 }
 func (UnimplementedWitnessServiceServer) ListPools(context.Context, *ListPoolsRequest) (*ListPoolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListPools not implemented")
@@ -651,6 +687,42 @@ func _WitnessService_WatchFindings_Handler(srv interface{}, stream grpc.ServerSt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WitnessService_WatchFindingsServer = grpc.ServerStreamingServer[WatchFindingsResponse]
 
+func _WitnessService_ListIncidents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListIncidentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).ListIncidents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_ListIncidents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).ListIncidents(ctx, req.(*ListIncidentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WitnessService_GetIncident_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetIncidentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).GetIncident(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_GetIncident_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).GetIncident(ctx, req.(*GetIncidentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _WitnessService_ListPools_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListPoolsRequest)
 	if err := dec(in); err != nil {
@@ -812,6 +884,14 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetFinding",
 			Handler:    _WitnessService_GetFinding_Handler,
+		},
+		{
+			MethodName: "ListIncidents",
+			Handler:    _WitnessService_ListIncidents_Handler,
+		},
+		{
+			MethodName: "GetIncident",
+			Handler:    _WitnessService_GetIncident_Handler,
 		},
 		{
 			MethodName: "ListPools",

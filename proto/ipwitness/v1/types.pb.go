@@ -569,7 +569,7 @@ func (x Belief_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Belief_State.Descriptor instead.
 func (Belief_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
 }
 
 // Reason is why it was not.
@@ -646,7 +646,7 @@ func (x Senders_Unseen_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Senders_Unseen_Reason.Descriptor instead.
 func (Senders_Unseen_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 2, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 2, 0}
 }
 
 // State says how far the allocations of a pool are known.
@@ -711,7 +711,7 @@ func (x Pool_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pool_State.Descriptor instead.
 func (Pool_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 0}
 }
 
 // State is the state of the agent's connection.
@@ -764,7 +764,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25, 0}
 }
 
 // State says how far the fleet knows the present of a cluster.
@@ -821,7 +821,7 @@ func (x Cluster_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cluster_State.Descriptor instead.
 func (Cluster_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26, 0}
 }
 
 // Unknown is the reason why the set of expected nodes may be incomplete.
@@ -878,7 +878,7 @@ func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Coverage_Unknown.Descriptor instead.
 func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{27, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // What is awaited.
@@ -941,7 +941,7 @@ func (x Awaited_What) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Awaited_What.Descriptor instead.
 func (Awaited_What) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{28, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{29, 0}
 }
 
 // Workload identifies the workload that an owner belongs to.
@@ -1812,7 +1812,9 @@ type Conflict struct {
 	Memory []*Remembered `protobuf:"bytes,25,rep,name=memory,proto3" json:"memory,omitempty"`
 	// Index into owners of the owner that had the address first when that became known; unset if it is
 	// not. It stays the eldest if it loses the address and gets it again, also in the next episode.
-	Eldest        *uint32 `protobuf:"varint,26,opt,name=eldest,proto3,oneof" json:"eldest,omitempty"`
+	Eldest *uint32 `protobuf:"varint,26,opt,name=eldest,proto3,oneof" json:"eldest,omitempty"`
+	// ID of the incident that the conflict belongs to; empty in messages of earlier versions, and between clusters.
+	Incident      string `protobuf:"bytes,27,opt,name=incident,proto3" json:"incident,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2020,6 +2022,13 @@ func (x *Conflict) GetEldest() uint32 {
 		return *x.Eldest
 	}
 	return 0
+}
+
+func (x *Conflict) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
 }
 
 // LinkProof says how links of different nodes are known to be one broadcast domain.
@@ -2643,7 +2652,9 @@ type Finding struct {
 	// stale-belief: who sends packets for the address elsewhere.
 	Beliefs []*Belief `protobuf:"bytes,20,rep,name=beliefs,proto3" json:"beliefs,omitempty"`
 	// endpoint-of-former-owner: the endpoints by which Services send packets to the address, all for one pod.
-	Endpoints     []*Endpoint `protobuf:"bytes,21,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	Endpoints []*Endpoint `protobuf:"bytes,21,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// ID of the incident that the finding belongs to; empty in messages of earlier versions.
+	Incident      string `protobuf:"bytes,22,opt,name=incident,proto3" json:"incident,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2818,6 +2829,215 @@ func (x *Finding) GetEndpoints() []*Endpoint {
 	return nil
 }
 
+func (x *Finding) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
+}
+
+// Incident is the active conflicts and the findings with one cause: its members. Each of them is in exactly one incident,
+// which may have no other member. An incident lasts until its last member ends.
+type Incident struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hash of the cluster, of the class of the cause, and of what is broken, like a pool or a node. It is the same after a restart,
+	// and whichever members there are.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Cause of its conflicts, or kind of its findings, whichever says most: one of those in docs/verdicts.md.
+	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Summary in one or two sentences, for people. That of the member if there is only one.
+	Summary string `protobuf:"bytes,3,opt,name=summary,proto3" json:"summary,omitempty"`
+	// Names of the affected nodes: at most 1000.
+	Nodes []string `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// Pool that the members are about; only its names are set. Unset if there is none.
+	Pool *Pool `protobuf:"bytes,5,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Time at which the first of its members was found; after a restart, of those that are left.
+	DetectedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
+	// Urgency: CRITICAL with a conflict that is confirmed and not acknowledged, or with a critical finding; WARNING with
+	// a suspected conflict, or with a warning; INFO otherwise.
+	Severity Finding_Severity `protobuf:"varint,7,opt,name=severity,proto3,enum=ipwitness.v1.Finding_Severity" json:"severity,omitempty"`
+	// Number of conflicts that are confirmed and not acknowledged.
+	Confirmed uint32 `protobuf:"varint,8,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// Number of conflicts that are suspected and not acknowledged.
+	Suspected uint32 `protobuf:"varint,9,opt,name=suspected,proto3" json:"suspected,omitempty"`
+	// Number of conflicts that are acknowledged.
+	Acknowledged uint32 `protobuf:"varint,10,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
+	// Number of findings.
+	Findings uint32 `protobuf:"varint,11,opt,name=findings,proto3" json:"findings,omitempty"`
+	// Number of addresses that its members are about.
+	AddressCount uint32 `protobuf:"varint,12,opt,name=address_count,json=addressCount,proto3" json:"address_count,omitempty"`
+	// The first of these addresses: at most 16.
+	Addresses []string `protobuf:"bytes,13,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// If the conflict is the only member: its ID. /v1/conflicts?incident=ID lists all conflicts of an incident.
+	Conflict string `protobuf:"bytes,14,opt,name=conflict,proto3" json:"conflict,omitempty"`
+	// If the finding is the only member: its ID. /v1/findings?incident=ID lists all findings of an incident.
+	Finding string `protobuf:"bytes,15,opt,name=finding,proto3" json:"finding,omitempty"`
+	// GetIncident only: the actions of all members, each once, those of findings about pools first.
+	Remedy []*Action `protobuf:"bytes,16,rep,name=remedy,proto3" json:"remedy,omitempty"`
+	// URL of the runbook for the cause.
+	Runbook string `protobuf:"bytes,17,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	// Name of the cluster. Only a fleet sets it.
+	Cluster       string `protobuf:"bytes,18,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Incident) Reset() {
+	*x = Incident{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Incident) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Incident) ProtoMessage() {}
+
+func (x *Incident) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Incident.ProtoReflect.Descriptor instead.
+func (*Incident) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Incident) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Incident) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Incident) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
+func (x *Incident) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Incident) GetPool() *Pool {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+func (x *Incident) GetDetectedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DetectedAt
+	}
+	return nil
+}
+
+func (x *Incident) GetSeverity() Finding_Severity {
+	if x != nil {
+		return x.Severity
+	}
+	return Finding_UNSPECIFIED
+}
+
+func (x *Incident) GetConfirmed() uint32 {
+	if x != nil {
+		return x.Confirmed
+	}
+	return 0
+}
+
+func (x *Incident) GetSuspected() uint32 {
+	if x != nil {
+		return x.Suspected
+	}
+	return 0
+}
+
+func (x *Incident) GetAcknowledged() uint32 {
+	if x != nil {
+		return x.Acknowledged
+	}
+	return 0
+}
+
+func (x *Incident) GetFindings() uint32 {
+	if x != nil {
+		return x.Findings
+	}
+	return 0
+}
+
+func (x *Incident) GetAddressCount() uint32 {
+	if x != nil {
+		return x.AddressCount
+	}
+	return 0
+}
+
+func (x *Incident) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Incident) GetConflict() string {
+	if x != nil {
+		return x.Conflict
+	}
+	return ""
+}
+
+func (x *Incident) GetFinding() string {
+	if x != nil {
+		return x.Finding
+	}
+	return ""
+}
+
+func (x *Incident) GetRemedy() []*Action {
+	if x != nil {
+		return x.Remedy
+	}
+	return nil
+}
+
+func (x *Incident) GetRunbook() string {
+	if x != nil {
+		return x.Runbook
+	}
+	return ""
+}
+
+func (x *Incident) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
 // Endpoint is an endpoint of a Service, by which nodes send packets to an address.
 type Endpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2841,7 +3061,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2853,7 +3073,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2866,7 +3086,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Endpoint) GetNamespace() string {
@@ -2947,7 +3167,7 @@ type Belief struct {
 
 func (x *Belief) Reset() {
 	*x = Belief{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +3179,7 @@ func (x *Belief) String() string {
 func (*Belief) ProtoMessage() {}
 
 func (x *Belief) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +3192,7 @@ func (x *Belief) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Belief.ProtoReflect.Descriptor instead.
 func (*Belief) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Belief) GetMac() string {
@@ -3057,7 +3277,7 @@ type Senders struct {
 
 func (x *Senders) Reset() {
 	*x = Senders{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3069,7 +3289,7 @@ func (x *Senders) String() string {
 func (*Senders) ProtoMessage() {}
 
 func (x *Senders) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3082,7 +3302,7 @@ func (x *Senders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Senders.ProtoReflect.Descriptor instead.
 func (*Senders) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Senders) GetReceivers() []*Senders_Receiver {
@@ -3136,7 +3356,7 @@ type Remembered struct {
 
 func (x *Remembered) Reset() {
 	*x = Remembered{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3148,7 +3368,7 @@ func (x *Remembered) String() string {
 func (*Remembered) ProtoMessage() {}
 
 func (x *Remembered) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3161,7 +3381,7 @@ func (x *Remembered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remembered.ProtoReflect.Descriptor instead.
 func (*Remembered) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Remembered) GetKind() string {
@@ -3225,7 +3445,7 @@ type Fix struct {
 
 func (x *Fix) Reset() {
 	*x = Fix{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3237,7 +3457,7 @@ func (x *Fix) String() string {
 func (*Fix) ProtoMessage() {}
 
 func (x *Fix) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3250,7 +3470,7 @@ func (x *Fix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fix.ProtoReflect.Descriptor instead.
 func (*Fix) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Fix) GetNode() string {
@@ -3317,7 +3537,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3329,7 +3549,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3342,7 +3562,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Pool) GetIpam() string {
@@ -3456,7 +3676,7 @@ type Allocation struct {
 
 func (x *Allocation) Reset() {
 	*x = Allocation{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3468,7 +3688,7 @@ func (x *Allocation) String() string {
 func (*Allocation) ProtoMessage() {}
 
 func (x *Allocation) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3481,7 +3701,7 @@ func (x *Allocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocation.ProtoReflect.Descriptor instead.
 func (*Allocation) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Allocation) GetIpam() string {
@@ -3632,7 +3852,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3644,7 +3864,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3657,7 +3877,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Node) GetName() string {
@@ -3855,7 +4075,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3867,7 +4087,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3880,7 +4100,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Cluster) GetName() string {
@@ -3962,7 +4182,7 @@ type Election struct {
 
 func (x *Election) Reset() {
 	*x = Election{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3974,7 +4194,7 @@ func (x *Election) String() string {
 func (*Election) ProtoMessage() {}
 
 func (x *Election) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3987,7 +4207,7 @@ func (x *Election) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Election.ProtoReflect.Descriptor instead.
 func (*Election) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Election) GetReplica() string {
@@ -4054,7 +4274,7 @@ type Coverage struct {
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4066,7 +4286,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4079,7 +4299,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{27}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Coverage) GetExpected() uint32 {
@@ -4195,7 +4415,7 @@ type Awaited struct {
 
 func (x *Awaited) Reset() {
 	*x = Awaited{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4207,7 +4427,7 @@ func (x *Awaited) String() string {
 func (*Awaited) ProtoMessage() {}
 
 func (x *Awaited) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4220,7 +4440,7 @@ func (x *Awaited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Awaited.ProtoReflect.Descriptor instead.
 func (*Awaited) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{28}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Awaited) GetWhat() Awaited_What {
@@ -4259,7 +4479,7 @@ type Belief_Holder struct {
 
 func (x *Belief_Holder) Reset() {
 	*x = Belief_Holder{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4271,7 +4491,7 @@ func (x *Belief_Holder) String() string {
 func (*Belief_Holder) ProtoMessage() {}
 
 func (x *Belief_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4284,7 +4504,7 @@ func (x *Belief_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Belief_Holder.ProtoReflect.Descriptor instead.
 func (*Belief_Holder) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *Belief_Holder) GetWorkload() *Workload {
@@ -4332,7 +4552,7 @@ type Senders_Receiver struct {
 
 func (x *Senders_Receiver) Reset() {
 	*x = Senders_Receiver{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4344,7 +4564,7 @@ func (x *Senders_Receiver) String() string {
 func (*Senders_Receiver) ProtoMessage() {}
 
 func (x *Senders_Receiver) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4357,7 +4577,7 @@ func (x *Senders_Receiver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Senders_Receiver.ProtoReflect.Descriptor instead.
 func (*Senders_Receiver) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *Senders_Receiver) GetMac() string {
@@ -4428,7 +4648,7 @@ type Senders_Sender struct {
 
 func (x *Senders_Sender) Reset() {
 	*x = Senders_Sender{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4440,7 +4660,7 @@ func (x *Senders_Sender) String() string {
 func (*Senders_Sender) ProtoMessage() {}
 
 func (x *Senders_Sender) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4453,7 +4673,7 @@ func (x *Senders_Sender) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Senders_Sender.ProtoReflect.Descriptor instead.
 func (*Senders_Sender) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 1}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 1}
 }
 
 func (x *Senders_Sender) GetWorkload() *Workload {
@@ -4506,7 +4726,7 @@ type Senders_Unseen struct {
 
 func (x *Senders_Unseen) Reset() {
 	*x = Senders_Unseen{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4518,7 +4738,7 @@ func (x *Senders_Unseen) String() string {
 func (*Senders_Unseen) ProtoMessage() {}
 
 func (x *Senders_Unseen) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4531,7 +4751,7 @@ func (x *Senders_Unseen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Senders_Unseen.ProtoReflect.Descriptor instead.
 func (*Senders_Unseen) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 2}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 2}
 }
 
 func (x *Senders_Unseen) GetReason() Senders_Unseen_Reason {
@@ -4568,7 +4788,7 @@ type Pool_Sample struct {
 
 func (x *Pool_Sample) Reset() {
 	*x = Pool_Sample{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4580,7 +4800,7 @@ func (x *Pool_Sample) String() string {
 func (*Pool_Sample) ProtoMessage() {}
 
 func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4593,7 +4813,7 @@ func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool_Sample.ProtoReflect.Descriptor instead.
 func (*Pool_Sample) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *Pool_Sample) GetAt() *timestamppb.Timestamp {
@@ -4623,7 +4843,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4635,7 +4855,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4648,7 +4868,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -4686,7 +4906,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4698,7 +4918,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4711,7 +4931,7 @@ func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Flooding.ProtoReflect.Descriptor instead.
 func (*Node_Flooding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24, 1}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25, 1}
 }
 
 func (x *Node_Flooding) GetInterface() string {
@@ -4865,7 +5085,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x129\n" +
 	"\n" +
 	"not_before\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x12+\n" +
-	"\x03gap\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03gap\"\xfc\b\n" +
+	"\x03gap\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03gap\"\x98\t\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -4895,7 +5115,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x06remedy\x18\x17 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\x12\x1a\n" +
 	"\bclusters\x18\x18 \x03(\tR\bclusters\x120\n" +
 	"\x06memory\x18\x19 \x03(\v2\x18.ipwitness.v1.RememberedR\x06memory\x12\x1b\n" +
-	"\x06eldest\x18\x1a \x01(\rH\x00R\x06eldest\x88\x01\x01\"D\n" +
+	"\x06eldest\x18\x1a \x01(\rH\x00R\x06eldest\x88\x01\x01\x12\x1a\n" +
+	"\bincident\x18\x1b \x01(\tR\bincident\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
@@ -4957,7 +5178,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
-	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xe7\x06\n" +
+	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\x83\a\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -4980,12 +5201,34 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\acluster\x18\x12 \x01(\tR\acluster\x120\n" +
 	"\x06memory\x18\x13 \x03(\v2\x18.ipwitness.v1.RememberedR\x06memory\x12.\n" +
 	"\abeliefs\x18\x14 \x03(\v2\x14.ipwitness.v1.BeliefR\abeliefs\x124\n" +
-	"\tendpoints\x18\x15 \x03(\v2\x16.ipwitness.v1.EndpointR\tendpoints\"@\n" +
+	"\tendpoints\x18\x15 \x03(\v2\x16.ipwitness.v1.EndpointR\tendpoints\x12\x1a\n" +
+	"\bincident\x18\x16 \x01(\tR\bincident\"@\n" +
 	"\bSeverity\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
 	"\aWARNING\x10\x02\x12\f\n" +
-	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\xbb\x01\n" +
+	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\xd8\x04\n" +
+	"\bIncident\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x18\n" +
+	"\asummary\x18\x03 \x01(\tR\asummary\x12\x14\n" +
+	"\x05nodes\x18\x04 \x03(\tR\x05nodes\x12&\n" +
+	"\x04pool\x18\x05 \x01(\v2\x12.ipwitness.v1.PoolR\x04pool\x12;\n" +
+	"\vdetected_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"detectedAt\x12:\n" +
+	"\bseverity\x18\a \x01(\x0e2\x1e.ipwitness.v1.Finding.SeverityR\bseverity\x12\x1c\n" +
+	"\tconfirmed\x18\b \x01(\rR\tconfirmed\x12\x1c\n" +
+	"\tsuspected\x18\t \x01(\rR\tsuspected\x12\"\n" +
+	"\facknowledged\x18\n" +
+	" \x01(\rR\facknowledged\x12\x1a\n" +
+	"\bfindings\x18\v \x01(\rR\bfindings\x12#\n" +
+	"\raddress_count\x18\f \x01(\rR\faddressCount\x12\x1c\n" +
+	"\taddresses\x18\r \x03(\tR\taddresses\x12\x1a\n" +
+	"\bconflict\x18\x0e \x01(\tR\bconflict\x12\x18\n" +
+	"\afinding\x18\x0f \x01(\tR\afinding\x12,\n" +
+	"\x06remedy\x18\x10 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\x12\x18\n" +
+	"\arunbook\x18\x11 \x01(\tR\arunbook\x12\x18\n" +
+	"\acluster\x18\x12 \x01(\tR\acluster\"\xbb\x01\n" +
 	"\bEndpoint\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x14\n" +
@@ -5217,7 +5460,7 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 15)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -5251,128 +5494,133 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Kubernetes)(nil),            // 29: ipwitness.v1.Kubernetes
 	(*Acknowledgement)(nil),       // 30: ipwitness.v1.Acknowledgement
 	(*Finding)(nil),               // 31: ipwitness.v1.Finding
-	(*Endpoint)(nil),              // 32: ipwitness.v1.Endpoint
-	(*Belief)(nil),                // 33: ipwitness.v1.Belief
-	(*Senders)(nil),               // 34: ipwitness.v1.Senders
-	(*Remembered)(nil),            // 35: ipwitness.v1.Remembered
-	(*Fix)(nil),                   // 36: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 37: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 38: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 39: ipwitness.v1.Node
-	(*Cluster)(nil),               // 40: ipwitness.v1.Cluster
-	(*Election)(nil),              // 41: ipwitness.v1.Election
-	(*Coverage)(nil),              // 42: ipwitness.v1.Coverage
-	(*Awaited)(nil),               // 43: ipwitness.v1.Awaited
-	nil,                           // 44: ipwitness.v1.Workload.SourcesEntry
-	(*Belief_Holder)(nil),         // 45: ipwitness.v1.Belief.Holder
-	(*Senders_Receiver)(nil),      // 46: ipwitness.v1.Senders.Receiver
-	(*Senders_Sender)(nil),        // 47: ipwitness.v1.Senders.Sender
-	(*Senders_Unseen)(nil),        // 48: ipwitness.v1.Senders.Unseen
-	(*Pool_Sample)(nil),           // 49: ipwitness.v1.Pool.Sample
-	(*Node_Port)(nil),             // 50: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 51: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 52: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 53: google.protobuf.Duration
+	(*Incident)(nil),              // 32: ipwitness.v1.Incident
+	(*Endpoint)(nil),              // 33: ipwitness.v1.Endpoint
+	(*Belief)(nil),                // 34: ipwitness.v1.Belief
+	(*Senders)(nil),               // 35: ipwitness.v1.Senders
+	(*Remembered)(nil),            // 36: ipwitness.v1.Remembered
+	(*Fix)(nil),                   // 37: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 38: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 39: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 40: ipwitness.v1.Node
+	(*Cluster)(nil),               // 41: ipwitness.v1.Cluster
+	(*Election)(nil),              // 42: ipwitness.v1.Election
+	(*Coverage)(nil),              // 43: ipwitness.v1.Coverage
+	(*Awaited)(nil),               // 44: ipwitness.v1.Awaited
+	nil,                           // 45: ipwitness.v1.Workload.SourcesEntry
+	(*Belief_Holder)(nil),         // 46: ipwitness.v1.Belief.Holder
+	(*Senders_Receiver)(nil),      // 47: ipwitness.v1.Senders.Receiver
+	(*Senders_Sender)(nil),        // 48: ipwitness.v1.Senders.Sender
+	(*Senders_Unseen)(nil),        // 49: ipwitness.v1.Senders.Unseen
+	(*Pool_Sample)(nil),           // 50: ipwitness.v1.Pool.Sample
+	(*Node_Port)(nil),             // 51: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 52: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 53: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 54: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	44, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	45, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
 	16, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	52, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	53, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	52, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	52, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	53, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	53, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
 	19, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
 	15, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
 	18, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	52, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	52, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	53, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	53, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	52, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	53, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
 	17, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
 	21, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
 	15, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
-	52, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
-	52, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
-	53, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	53, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	53, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	54, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
 	19, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
 	20, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	52, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	52, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	52, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	53, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	53, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	53, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
 	30, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
 	28, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
 	26, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
 	27, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	38, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	39, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
 	5,  // 32: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
 	24, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
-	35, // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
+	36, // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
 	25, // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
 	24, // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	52, // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	52, // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	53, // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	53, // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	6,  // 39: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	52, // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	52, // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	52, // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	52, // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	52, // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	53, // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	53, // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	53, // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	53, // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	53, // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	7,  // 45: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
 	20, // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	38, // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	37, // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	36, // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	39, // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	38, // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	37, // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
 	24, // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
 	21, // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
-	35, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
-	33, // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
-	32, // 54: ipwitness.v1.Finding.endpoints:type_name -> ipwitness.v1.Endpoint
-	8,  // 55: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
-	45, // 56: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
-	52, // 57: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
-	21, // 58: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
-	15, // 59: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
-	46, // 60: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
-	48, // 61: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
-	38, // 62: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
-	52, // 63: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
-	52, // 64: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
-	10, // 65: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	53, // 66: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	49, // 67: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
-	52, // 68: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	11, // 69: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	52, // 70: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	52, // 71: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	53, // 72: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	53, // 73: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	51, // 74: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	12, // 75: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
-	52, // 76: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
-	53, // 77: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
-	52, // 78: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
-	52, // 79: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
-	42, // 80: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
-	13, // 81: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	43, // 82: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
-	14, // 83: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
-	15, // 84: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
-	15, // 85: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
-	47, // 86: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
-	15, // 87: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
-	8,  // 88: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
-	9,  // 89: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
-	52, // 90: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
-	15, // 91: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	52, // 92: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	93, // [93:93] is the sub-list for method output_type
-	93, // [93:93] is the sub-list for method input_type
-	93, // [93:93] is the sub-list for extension type_name
-	93, // [93:93] is the sub-list for extension extendee
-	0,  // [0:93] is the sub-list for field type_name
+	36, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
+	34, // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
+	33, // 54: ipwitness.v1.Finding.endpoints:type_name -> ipwitness.v1.Endpoint
+	38, // 55: ipwitness.v1.Incident.pool:type_name -> ipwitness.v1.Pool
+	53, // 56: ipwitness.v1.Incident.detected_at:type_name -> google.protobuf.Timestamp
+	7,  // 57: ipwitness.v1.Incident.severity:type_name -> ipwitness.v1.Finding.Severity
+	24, // 58: ipwitness.v1.Incident.remedy:type_name -> ipwitness.v1.Action
+	8,  // 59: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
+	46, // 60: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
+	53, // 61: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
+	21, // 62: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
+	15, // 63: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
+	47, // 64: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
+	49, // 65: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
+	39, // 66: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
+	53, // 67: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
+	53, // 68: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
+	10, // 69: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	54, // 70: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	50, // 71: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
+	53, // 72: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	11, // 73: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	53, // 74: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	53, // 75: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	54, // 76: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	54, // 77: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	52, // 78: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	12, // 79: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	53, // 80: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	54, // 81: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	53, // 82: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	53, // 83: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	43, // 84: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	13, // 85: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	44, // 86: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
+	14, // 87: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
+	15, // 88: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
+	15, // 89: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
+	48, // 90: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
+	15, // 91: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
+	8,  // 92: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
+	9,  // 93: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
+	53, // 94: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
+	15, // 95: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	53, // 96: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	97, // [97:97] is the sub-list for method output_type
+	97, // [97:97] is the sub-list for method input_type
+	97, // [97:97] is the sub-list for extension type_name
+	97, // [97:97] is the sub-list for extension extendee
+	0,  // [0:97] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -5387,7 +5635,7 @@ func file_ipwitness_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
 			NumEnums:      15,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

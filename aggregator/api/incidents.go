@@ -1,0 +1,132 @@
+package api
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/aggregator/incident"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// maxPlanned is the largest number of members of which the actions are part of the plan for an incident.
+const maxPlanned = 256
+
+// ListIncidents lists the incidents, now or at a time.
+func (s *Service) ListIncidents(ctx context.Context, q *pb.ListIncidentsRequest) (*pb.ListIncidentsResponse, error) {
+	if err := s.own(q); err != nil {
+		return nil, err
+	}
+	if q.GetAt() == nil {
+		coverage := s.Coverage.Current()
+		out, err := PageOfIncidents(q, s.Events.Incidents)
+		if err == nil {
+			out.Coverage = coverage
+		}
+		return out, err
+	}
+	at, err := s.moment(q.GetAt())
+	if err != nil {
+		return nil, err
+	}
+	coverage, gap, err := s.coverageAt(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	past, err := RecordedIncidents(ctx, s.records(), q)
+	if err != nil {
+		return nil, err
+	}
+	out, err := PageOfIncidents(q, past)
+	if err == nil {
+		out.Coverage, out.Gap = coverage, gap
+	}
+	return out, err
+}
+
+// RecordedIncidents returns the incidents at the time of a request; now if it has none.
+func RecordedIncidents(ctx context.Context, all []*Records, q *pb.ListIncidentsRequest) (*incident.Index, error) {
+	at, err := optionalTime("at", q.GetAt())
+	if err != nil {
+		return nil, err
+	}
+	out := incident.NewIndex()
+	conflicts := conflictFilter{active: true}
+	for _, r := range all {
+		for _, sel := range []Selection{selectConflicts(&conflicts, &conflicts), selectFindings(&findingFilter{})} {
+			if err := r.Items(ctx, sel, at, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+				out.Put(&pb.Event{Conflict: e.GetConflict(), Finding: e.GetFinding(), Cluster: r.Name})
+				return true
+			}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// PageOfIncidents returns the page of the incidents that a request selects.
+func PageOfIncidents(q *pb.ListIncidentsRequest, all *incident.Index) (*pb.ListIncidentsResponse, error) {
+	from, err := ParseToken[string](q.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	if known := append(verdict.Causes(), verdict.FindingKinds()...); q.GetCause() != "" && !slices.Contains(known, q.GetCause()) {
+		return nil, status.Errorf(codes.InvalidArgument, "unknown cause %q: docs/verdicts.md lists the causes of conflicts and the kinds of findings", q.GetCause())
+	}
+	p := NewPage[*pb.Incident](q.GetPageSize())
+	for id := range all.After(from) {
+		one := all.Get(id)
+		if one == nil || q.GetCause() != "" && q.GetCause() != one.GetCause() || q.GetNode() != "" && !slices.Contains(one.GetNodes(), q.GetNode()) {
+			continue
+		}
+		if p.full() {
+			p.Next = Token(p.Items[len(p.Items)-1].GetId())
+			break
+		}
+		p.add(one)
+	}
+	return &pb.ListIncidentsResponse{Incidents: p.Items, NextPageToken: p.Next}, nil
+}
+
+// GetIncident returns an incident by its ID, with the actions for its members.
+func (s *Service) GetIncident(_ context.Context, q *pb.GetIncidentRequest) (*pb.GetIncidentResponse, error) {
+	out := s.Events.Incidents.Get(q.GetId())
+	if out == nil {
+		return nil, NoIncident(q.GetId())
+	}
+	members := s.Events.Incidents.Members(q.GetId())
+	for some := range slices.Chunk(members[:min(len(members), maxPlanned)], pageStep) {
+		s.Facts.RLock()
+		for _, id := range some {
+			for _, action := range s.actions(id) {
+				if !slices.ContainsFunc(out.GetRemedy(), func(a *pb.Action) bool { return proto.Equal(a, action) }) {
+					out.Remedy = append(out.Remedy, action)
+				}
+			}
+		}
+		s.Facts.RUnlock()
+	}
+	return &pb.GetIncidentResponse{Incident: out}, nil
+}
+
+// NoIncident returns the error for an ID that no incident has.
+func NoIncident(id string) error {
+	return status.Errorf(codes.NotFound, "no incident has the id %q: it may be over, and /v1/incidents lists all", id)
+}
+
+// actions returns the actions for a conflict or finding. The caller holds the facts.
+func (s *Service) actions(id string) []*pb.Action {
+	if c := s.Shards.Conflicts.Get(id); c != nil {
+		return s.Convert.Conflict(c).GetRemedy()
+	}
+	if f := s.Findings.Get(id); f != nil {
+		return s.Convert.Finding(f, false).GetRemedy()
+	}
+	return nil
+}
