@@ -62,7 +62,8 @@ type group struct {
 func OfMember(m interface {
 	GetIncident() string
 	GetId() string
-}) string {
+},
+) string {
 	return cmp.Or(m.GetIncident(), m.GetId())
 }
 
