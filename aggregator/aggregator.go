@@ -106,6 +106,8 @@ type Config struct {
 	// Lease is the Lease by which the replicas of an aggregator elect a leader, as NAMESPACE/NAME; empty
 	// if there is one replica.
 	Lease string
+	// NodeCondition has the leader write the condition AddressConflict of Kubernetes' Nodes.
+	NodeCondition bool
 	// Access says how callers are identified and what they may do.
 	Access access.Config
 	// Memory is the number of bytes that the process may use; 0 means no limit. The nodes share
@@ -252,6 +254,8 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		reviewer = cluster
 	case cfg.Lease != "":
 		return nil, errors.New("--lease needs the Kubernetes API: see --kubeconfig")
+	case cfg.NodeCondition:
+		return nil, errors.New("--node-condition needs the Kubernetes API: see --kubeconfig")
 	}
 	guard, err := access.New(cfg.Access, reviewer, log, reg)
 	if err != nil {

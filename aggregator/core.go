@@ -123,6 +123,9 @@ func newCore(cfg coreConfig) (*core, error) {
 	c.notifier = &live.Notifier{
 		Log: cfg.log, Clock: clock, Events: c.events, Kubernetes: cfg.kubernetes, NodeTimeout: cfg.policy.NodeTimeout,
 	}
+	if cfg.NodeCondition {
+		c.conditions = &live.Conditions{Facts: c.facts, Shards: c.shards, Acknowledgements: c.acknowledgements, Coverage: c.coverage, Kubernetes: cfg.kubernetes}
+	}
 	if c.metrics, err = live.NewMetrics(live.MetricsConfig{
 		Facts: c.facts, Shards: c.shards, Findings: c.findings, Acknowledgements: c.acknowledgements, Coverage: c.coverage,
 		Journal: c.journal, Exports: c.exports, Stream: c.stream, Watches: c.watches, Problems: c.problems,
@@ -145,12 +148,14 @@ func notForUs(err error) bool {
 // lead does what only one of several replicas does, until ctx ends. Kubernetes Events are not among it,
 // because the mirror of the Kubernetes API writes them.
 func (c *core) lead(ctx context.Context) {
-	if c.journal == nil {
-		return
-	}
 	var group sync.WaitGroup
-	group.Go(func() { c.exports.Lead(ctx) })
-	if c.stream != nil {
+	if c.journal != nil {
+		group.Go(func() { c.exports.Lead(ctx) })
+	}
+	if c.conditions != nil {
+		group.Go(func() { c.conditions.Run(ctx) })
+	}
+	if c.journal != nil && c.stream != nil {
 		group.Go(func() { c.stream.Run(ctx) })
 	}
 	group.Wait()
@@ -187,6 +192,7 @@ type core struct {
 	witness          *api.Service
 	metrics          *live.Metrics
 	notifier         *live.Notifier
+	conditions       *live.Conditions // nil if no conditions of Nodes are written
 	tidier           *tidier
 	// unsaved describes why the default data directory cannot be used; empty if it can, or is not used.
 	unsaved string

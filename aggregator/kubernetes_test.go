@@ -46,6 +46,9 @@ type fakeAPI struct {
 	// slow is the end of the paths that are answered once answers is closed: all of them if it is empty.
 	slow    string
 	answers chan struct{}
+	// patched counts the patches of Nodes, which are refused if refusesPatches is set.
+	patched        int
+	refusesPatches bool
 }
 
 // await waits until a path is answered.
@@ -143,6 +146,9 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.Contains(r.URL.Path, "/namespaces/witness/leases"):
 		a.takeLease(w, r)
 		return
+	case r.Method == http.MethodPatch && resource == "status":
+		a.patchNode(w, r)
+		return
 	case strings.Contains(r.URL.Path, "/addressconflictacknowledgements") && r.Method != http.MethodGet:
 		a.takeAcknowledgement(w, r)
 		return
@@ -185,6 +191,49 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-changed:
 		}
 	}
+}
+
+// patchNode sets conditions of a Node, by a strategic merge patch.
+func (a *fakeAPI) patchNode(w http.ResponseWriter, r *http.Request) {
+	name := strings.Split(r.URL.Path, "/")[4]
+	var patch corev1.Node
+	if err := json.NewDecoder(r.Body).Decode(&patch); err != nil || r.Header.Get("Content-Type") != string(uid.StrategicMergePatchType) {
+		http.Error(w, "invalid patch", http.StatusBadRequest)
+		return
+	}
+	a.mu.Lock()
+	node, _ := a.objects["nodes"][name].(*corev1.Node)
+	a.patched++
+	refused := a.refusesPatches
+	a.mu.Unlock()
+	switch {
+	case refused:
+		refuse(w, http.StatusForbidden, "Forbidden")
+		return
+	case node == nil:
+		refuse(w, http.StatusNotFound, "NotFound")
+		return
+	case node.UID != patch.UID:
+		refuse(w, http.StatusConflict, "Conflict")
+		return
+	}
+	node = node.DeepCopy()
+	for _, next := range patch.Status.Conditions {
+		before := corev1.NodeCondition{}
+		node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+			if c.Type == next.Type {
+				before = c
+			}
+			return c.Type == next.Type
+		})
+		if next.LastTransitionTime.IsZero() {
+			next.LastTransitionTime = before.LastTransitionTime
+		}
+		node.Status.Conditions = append(node.Status.Conditions, next)
+	}
+	a.set("MODIFIED", node)
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(node)
 }
 
 // take records an Event.

@@ -131,3 +131,14 @@ func Fields(corrected map[string]int) string {
 
 // Names joins all names: "a, b and c".
 func Names(names []string) string { return all(names) }
+
+// Condition describes the conflicts on a node.
+func Condition(conflicts []*verdict.Conflict) string {
+	held := make([]string, len(conflicts))
+	for i, c := range conflicts {
+		held[i] = Text("condition/held", "address", c.Address, "owners", list(each(c.Owners, func(o *verdict.Owner) string {
+			return OwnerName(o) + " (" + o.Node.Name + ")"
+		})))
+	}
+	return Text("condition", "conflicts", list(held))
+}

@@ -34,6 +34,8 @@ type nodeRecord struct {
 	// change.
 	reason, message string
 	since           verdict.Stamp
+	// conflict is the condition AddressConflict; nil if the node has none.
+	conflict *nodeCondition
 }
 
 type nodes struct {
@@ -113,6 +115,9 @@ func readNode(node *corev1.Node) (at ipam.Key, r *nodeRecord, problem string) {
 		}
 	}
 	for _, condition := range node.Status.Conditions {
+		if condition.Type == conflictCondition {
+			r.conflict = &nodeCondition{condition.Status, condition.Message}
+		}
 		if condition.Type == corev1.NodeReady {
 			r.ready, r.since = condition.Status, verdict.At(condition.LastTransitionTime.Time)
 			if r.ready != corev1.ConditionTrue {

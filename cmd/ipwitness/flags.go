@@ -51,6 +51,7 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	fs.Var(networks, "network", "addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
 	fs.StringVar(&cfg.Lease, "lease", "",
 		"Lease used to elect a leader among replicas, as `NAMESPACE/NAME` (default: this one always leads)")
+	fs.BoolVar(&cfg.NodeCondition, "node-condition", false, "write the condition AddressConflict of Kubernetes' Nodes, for nodes with confirmed conflicts")
 	fs.StringVar(&cfg.Kubeconfig, "kubeconfig", aggregator.DefaultKubeconfig,
 		"kubeconfig `FILE` used to look up owners, off, or auto for the cluster of this pod")
 	durationFlag(fs, &cfg.Settle, "settle", aggregator.DefaultSettle, "time after which a conflict is confirmed if both owners still hold the address")

@@ -283,7 +283,7 @@ func TestTheChartRefusesWhatTheProgramRefuses(t *testing.T) {
 	}
 	lines := map[string][]string{"agent": {netlab.AgentOf(binary)}, "aggregator": {binary, "aggregator"}}
 	// Flags with values that the chart decides.
-	fixed := regexp.MustCompile(`^(lease|data-dir|(grpc|metrics)-listen|.*-(file|ca|cert|key|creds)|tokens|token-review|token-audience|agent-account|require-auth)$`)
+	fixed := regexp.MustCompile(`^(lease|data-dir|node-condition|(grpc|metrics)-listen|.*-(file|ca|cert|key|creds)|tokens|token-review|token-audience|agent-account|require-auth)$`)
 	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):`).FindAllStringSubmatch(string(must(os.ReadFile(filepath.Join(chart, "templates/_config.tpl")))), -1) {
 		if _, ok := flagValues[m[1]]; !ok && !fixed.MatchString(m[1]) {
 			t.Errorf("no values of the flag --%s", m[1])

@@ -108,6 +108,18 @@ func TestWhatTheAggregatorMayWrite(t *testing.T) {
 	if got, want := writes(inCluster.Rules), []string{"create patch events", "create tokenreviews", "create subjectaccessreviews"}; !slices.Equal(got, want) {
 		t.Errorf("in the cluster: may write %q, want %q", got, want)
 	}
+	var withCondition rbacv1.ClusterRole
+	conditions := template(t, "ipwitness", "aggregator.nodeCondition=true")
+	the(t, conditions, "ClusterRole", "ipwitness-aggregator", &withCondition)
+	for writes, all := range map[bool][]object{false: all, true: conditions} {
+		var config corev1.ConfigMap
+		if the(t, all, "ConfigMap", "ipwitness-aggregator", &config); strings.Contains(config.Data["config.yaml"], "node-condition: true") != writes {
+			t.Errorf("the aggregator writes conditions of Nodes: want %t, got\n%s", writes, config.Data["config.yaml"])
+		}
+	}
+	if got, want := writes(withCondition.Rules), []string{"create patch events", "patch nodes/status", "create tokenreviews", "create subjectaccessreviews"}; !slices.Equal(got, want) {
+		t.Errorf("in the cluster, with the condition of Nodes: may write %q, want %q", got, want)
+	}
 	if got := writes(ofKubeVIP.Rules); len(got) > 0 {
 		t.Errorf("in %s: may write %q, want nothing", ofKubeVIP.Namespace, got)
 	}

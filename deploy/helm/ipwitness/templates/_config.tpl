@@ -28,6 +28,9 @@ leaked-after: {{ .leakedAfter }}
 reused-within: {{ .reusedWithin | quote }}
 {{- end }}
 lease: {{ printf "%s/%s" .Release.Namespace (include "ipwitness.fullname" .) | quote }}
+{{- if .Values.aggregator.nodeCondition }}
+node-condition: true
+{{- end }}
 data-dir: /var/lib/ipwitness
 retention: {{ .Values.aggregator.retention }}
 journal-size: {{ .Values.aggregator.journalSize }}
