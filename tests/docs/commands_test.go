@@ -28,7 +28,7 @@ var elsewhere = []struct{ pages, command, evidence string }{
 	{"README.md|deploy/helm/ipwitness/README.md", `^helm install ipwitness deploy/helm/ipwitness --namespace ipwitness --create-namespace$`, "TestInstallGuide"},
 	{"deploy/manifests/README.md", `^(kubectl apply|deploy/manifests/certificates\.sh)`, "TestInstallGuide"},
 	{"docs/(reference|tour).md", `^(sh|less) plan\.sh`, "TestTutorial"},
-	{"docs/reference.md", `^kubectl get nodes -o name \| xargs `, "removes a condition of Nodes by kubectl alone"},
+	{"docs/reference.md", `^kubectl get nodes -o name \| xargs `, "TestPodsOfTwoNodesWithOneAddress"},
 	{"docs/reference.md", `^cp -a /backup/`, "TestABackupIsRestored"},
 	{"docs/(export|security).md", `openssl rand `, "TestDocumentedCommandsRun"},
 	{"docs/install-kubernetes.md", `^oc adm `, "needs OpenShift; the page says that it is not tested"},

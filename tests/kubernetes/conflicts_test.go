@@ -16,7 +16,14 @@ const (
 
 func TestPodsOfTwoNodesWithOneAddress(t *testing.T) {
 	l := newLab(t, "two-nodes")
-	l.witness()
+	// With the value of the chart, the aggregator has this permission, too.
+	l.kube("create", "clusterrole", "conditions", "--verb=patch", "--resource=nodes/status")
+	l.kube("create", "clusterrolebinding", "conditions", "--clusterrole=conditions", "--serviceaccount="+Outside+":"+Outside+"-aggregator")
+	t.Cleanup(func() {
+		l.kube("delete", "clusterrolebinding", "conditions")
+		l.kube("delete", "clusterrole", "conditions")
+	})
+	l.witness("--node-condition")
 	l.deploy("web", 2)
 	l.deploy("db", 2)
 
@@ -41,6 +48,23 @@ func TestPodsOfTwoNodesWithOneAddress(t *testing.T) {
 	l.in("delete", "pod", pods[0].Name)
 	l.awaitConflict(pods[0].Address, resolved)
 	l.awaitHolders(pods[0].Address, pods[1])
+
+	// The nodes have the condition until the other conflict is over, too.
+	condition := func(what string, want string) {
+		t.Helper()
+		l.until(what, func() error {
+			got := l.kube("get", "nodes", "--sort-by=.metadata.name", "--output", `jsonpath={range .items[*]}{.metadata.name} {.status.conditions[?(@.type=="AddressConflict")].status} {.status.conditions[?(@.type=="Ready")].status},{end}`)
+			if got != want {
+				return fmt.Errorf("got %q, want %q", got, want)
+			}
+			return nil
+		})
+	}
+	condition("the condition of both nodes", "node1 True True,node2 True True,")
+	l.in("scale", "deployment", "db", "--replicas=0")
+	condition("the condition to be cleared", "node1 False True,node2 False True,")
+	l.shell(`kubectl get nodes -o name | xargs -I{} kubectl patch {} --subresource=status -p '{"status":{"conditions":[{"type":"AddressConflict","$patch":"delete"}]}}'`)
+	condition("the condition to be gone", "node1  True,node2  True,")
 }
 
 // awaitOwners waits until the conflict of an address is confirmed and its owners are these pods.
