@@ -94,7 +94,7 @@ space := $(subst ,, )
 # Required commands or files, each with the Debian package that contains it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	containerd:containerd ctr:containerd runc:runc dockerd:docker.io podman:podman /usr/lib/podman/netavark:netavark \
-	/bin/busybox:busybox-static dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
+	/bin/busybox:busybox-static conntrack:conntrack dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
 	/lib/systemd/systemd:systemd openssl:openssl promtool:prometheus curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
 	/usr/sbin/keepalived:keepalived setsid:util-linux python3:python3 \
 	/usr/share/bash-completion/bash_completion:bash-completion fish:fish tmux:tmux

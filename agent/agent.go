@@ -204,7 +204,7 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	}
 	contests, instances := report.NewContests(a.log, look), report.NewInstances()
 	reporter := func(log *slog.Logger, conn grpc.ClientConnInterface) *report.Reporter {
-		return report.New(log, a.table, a.hello, conn, n.Reread, k.Departed, k.Believed, contests, instances)
+		return report.New(log, a.table, a.hello, conn, n.Reread, k.Departed, k.Asked, contests, instances)
 	}
 	var groups []*report.Group
 	var streams []func() (int, int)

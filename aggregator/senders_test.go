@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -64,7 +67,7 @@ func TestExplainSaysWhoSendsToWhichOwner(t *testing.T) {
 		n1 := l.dial()
 		n1.answer = func(q *pb.BeliefQuestion) *pb.BeliefAnswer {
 			if netip.MustParseAddr(addr) != netip.AddrFrom4([4]byte(q.GetAddress())) {
-				t.Errorf("got a question about %v", q.GetAddress())
+				return &pb.BeliefAnswer{TranslationsRead: pb.TranslationRecord_ALL}
 			}
 			var even, odd []uint32
 			for i := range uint32(20) {
@@ -77,11 +80,11 @@ func TestExplainSaysWhoSendsToWhichOwner(t *testing.T) {
 			return &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{
 				entries(2, pb.BeliefRecord_IN_USE, even...), entries(3, pb.BeliefRecord_IN_USE, odd[:8]...), entries(3, pb.BeliefRecord_OLD, odd[8:]...),
 				entries(4, pb.BeliefRecord_PERMANENT, 29),
-			}, Unread: 2}
+			}, Unread: 2, TranslationsRead: pb.TranslationRecord_ALL}
 		}
 		n2 := l.dial()
 		n2.answer = func(*pb.BeliefQuestion) *pb.BeliefAnswer {
-			return &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{entries(9, pb.BeliefRecord_IN_USE, 3)}} // of another network
+			return &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{entries(9, pb.BeliefRecord_IN_USE, 3)}, TranslationsRead: pb.TranslationRecord_ALL} // of another network
 		}
 		n3 := l.dial() // does not answer
 		n1.send(snapshot(hello("n1", 1), pods...)).sync()
@@ -110,7 +113,7 @@ func TestExplainSaysWhoSendsToWhichOwner(t *testing.T) {
 			t.Errorf("not looked at: got %q after %s, want that n3 is disconnected at once", unseen, time.Since(begin))
 		}
 		if got, unseen := l.sendersOf("10.244.0.4"); got != nil || unseen != nil {
-			t.Errorf("got %q, %q about an address without a conflict, want no question", got, unseen)
+			t.Errorf("got %q, %q about an address without a conflict, want nothing", got, unseen)
 		}
 	})
 }
@@ -180,5 +183,57 @@ func TestExplainNamesTheServicesThatSendToAnAddress(t *testing.T) {
 	wait.Until(t, "EndpointSlices are said not to be read", func() bool {
 		out, err := bare.client.Explain(bare.ctx, &pb.ExplainRequest{Address: "10.244.0.7", Senders: true})
 		return err == nil && unread(out.GetSenders()) && len(out.GetSenders().GetServices()) == 0
+	})
+}
+
+// An entry of the connection tracking that is older than the owner of the address was made for its former owner.
+func TestExplainNamesNATEntriesForAFormerOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const addr = "10.244.0.7"
+		l := newLab(t, Config{})
+		n1 := l.dial()
+		got := time.Now()
+		entry := func(port uint32, existed time.Duration) *pb.TranslationRecord {
+			return &pb.TranslationRecord{
+				Protocol: 6, Source: []byte{10, 244, 0, 4}, SourcePort: port, Destination: []byte{10, 96, 0, 10}, DestinationPort: 80, Port: 8080, ExistedAt: timestamppb.New(got.Add(existed)),
+			}
+		}
+		answer := &pb.BeliefAnswer{}
+		n1.answer = func(*pb.BeliefQuestion) *pb.BeliefAnswer { return proto.CloneOf(answer) }
+		pod := bridged(2, "b", addr)
+		pod.Claims[0].AssignedAt = timestamppb.New(got)
+		n1.send(snapshot(hello("n1", 1), pod, bridged(3, "client", "10.244.0.4"))).sync()
+		time.Sleep(5 * time.Second)
+		explained := func() *pb.Senders {
+			out, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: addr, Senders: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out.GetSenders()
+		}
+		unknown := entry(4003, 0)
+		unknown.ExistedAt = nil
+		for name, entries := range map[string][]*pb.TranslationRecord{"none": nil, "younger ones": {entry(4001, 0), entry(4002, time.Second)}, "of unknown age": {unknown}} {
+			if answer.Translations = entries; explained() != nil {
+				t.Errorf("entries %s: got %v, want nothing", name, explained())
+			}
+		}
+		answer.TranslationsRead = pb.TranslationRecord_SOME
+		answer.Translations = []*pb.TranslationRecord{entry(4001, time.Second), entry(4002, -time.Millisecond)}
+		s := explained()
+		if len(s.GetTranslations()) != 2 {
+			t.Fatalf("got %v, want both entries", s)
+		}
+		one := s.GetTranslations()[0]
+		if !one.GetFormer() || one.GetNode() != "n1" || one.GetSource() != "10.244.0.4:4002" || one.GetWorkload().GetName() != "client" || one.GetDestination() != "10.96.0.10:80" ||
+			one.GetCommand() != "conntrack -D -p tcp --orig-src 10.244.0.4 --sport 4002 --orig-dst 10.96.0.10 --dport 80 --reply-src 10.244.0.7" {
+			t.Errorf("got %v, want the older entry, of client, and the command that deletes it", one)
+		}
+		if other := s.GetTranslations()[1]; other.GetFormer() || other.GetCommand() != "" {
+			t.Errorf("got %v, want no command for the younger entry", other)
+		}
+		if u := s.GetUnseen(); len(u) != 1 || u[0].GetReason() != pb.Senders_Unseen_TRANSLATIONS_TRUNCATED {
+			t.Errorf("not looked at: got %v, want further entries", u)
+		}
 	})
 }

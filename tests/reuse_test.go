@@ -85,6 +85,9 @@ func TestIncidentAReusedAddressMeetsAnOldDNATEntry(t *testing.T) {
 	if _, err := exec.LookPath("iptables"); err != nil {
 		t.Fatal("this test needs iptables: apt-get install iptables")
 	}
+	if _, err := exec.LookPath("conntrack"); err != nil {
+		t.Fatal("this test needs conntrack: apt-get install conntrack")
+	}
 	l := newLab(t, "--reused-within", "2m")
 	i := l.incident(6)
 	l.sh("sysctl -qw net.ipv4.ip_forward=1")
@@ -131,8 +134,10 @@ func TestIncidentAReusedAddressMeetsAnOldDNATEntry(t *testing.T) {
 	l.awaitOwner(addr, "web")
 	endpoint(addr)
 	l.sh("ip netns exec web iptables -A INPUT -p tcp -j DROP") // it is ending
-	if got := asks(4000); got != "" {
-		t.Fatalf("got answer %q of web, want none", got)
+	for _, port := range []int{4000, 4002} {
+		if got := asks(port); got != "" {
+			t.Fatalf("got answer %q of web, want none", got)
+		}
 	}
 	l.sh("ip netns del web")
 	l.awaitOwners(addr, 0)
@@ -143,6 +148,7 @@ func TestIncidentAReusedAddressMeetsAnOldDNATEntry(t *testing.T) {
 		answer, _ := l.Stdout(l.Command("ip", "netns", "exec", "client", "busybox", "nc", "-w", "1", addr, "80"))
 		return strings.TrimSpace(answer) == "db"
 	})
+	i.foretold("reused-too-soon", addr)
 	if got := asks(4001); got != "web2" {
 		t.Errorf("got answer %q to a new connection, want that of web2", got)
 	}
@@ -151,5 +157,32 @@ func TestIncidentAReusedAddressMeetsAnOldDNATEntry(t *testing.T) {
 	}
 	l.wantReused(addr, "node1/web", "node1/db")
 	i.found("reused-too-soon", addr)
+
+	// The command that explain prints for the other entry deletes exactly that one.
+	var left []*ipwitnessv1.Senders_Translation
+	explained := func() bool {
+		var e ipwitnessv1.ExplainResponse
+		if err := l.program.Get(t.Context(), "/v1/explain?senders=true&address="+addr, &e); err != nil {
+			if strings.Contains(err.Error(), "429") { // limited by questionsPerSecond
+				return false
+			}
+			t.Fatal(err)
+		}
+		left = e.GetSenders().GetTranslations()
+		return len(left) == 1 && left[0].GetFormer()
+	}
+	wait.Until(t, "the entry is known to be older than db", explained)
+	one := left[0]
+	if one.GetNode() != "node1" || one.GetSource() != "10.244.0.9:4002" || one.GetWorkload().GetName() != "client" || one.GetDestination() != service+":80" {
+		t.Errorf("got %v, want the connection of client to the Service", one)
+	}
+	l.sh(one.GetCommand())
+	if explained(); len(left) > 0 {
+		t.Errorf("got %v after %s", left, one.GetCommand())
+	}
+	if got := asks(4002); got != "web2" {
+		t.Errorf("got answer %q to the other connection, want that of web2", got)
+	}
+	i.Remedied([]*ipwitnessv1.Action{{Command: one.GetCommand()}}, one.GetCommand())
 	l.wantOnlyPlanted()
 }

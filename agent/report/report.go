@@ -50,7 +50,7 @@ const (
 
 // New returns a reporter to the aggregator that conn leads to. check reads addresses
 // again from their sources, and reports whether it could. departed takes the owners on other nodes that have given an address
-// up, with their MACs, and believed returns the entries of neighbour tables for an address. The reporters of an agent share its
+// up, with their MACs, and believed answers a question about an address. The reporters of an agent share its
 // contests and instances.
 func New(log *slog.Logger, t *table.Table, hello *ipwitnessv1.Hello, conn grpc.ClientConnInterface,
 	check func([]netip.Addr) bool, departed func(netip.Addr, string), believed func(netip.Addr) *ipwitnessv1.BeliefAnswer, contests *Contests, instances *Instances,

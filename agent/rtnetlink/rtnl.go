@@ -79,6 +79,8 @@ type Conn struct {
 	fd  int
 	seq uint32
 	buf []byte // holds a request, and then each part of its answer
+	// until is when to give an answer up; zero for never.
+	until time.Time
 }
 
 // Dial opens a socket for requests. It fails if the kernel does not support strict checking.
@@ -115,6 +117,9 @@ func (r *Conn) do(typ, flags uint16, body []byte, each func(typ uint16, data []b
 		return err
 	}
 	for interrupted := false; ; {
+		if !r.until.IsZero() && time.Now().After(r.until) {
+			return os.ErrDeadlineExceeded
+		}
 		n, from, err := unix.Recvfrom(r.fd, r.buf, 0)
 		if errors.Is(err, unix.EINTR) {
 			continue

@@ -43,7 +43,7 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 		return s.explainAt(ctx, q, addr)
 	}
 	var answers []report.Answer
-	if q.GetSenders() && s.misdirected(addr) {
+	if q.GetSenders() {
 		answers = s.Reports.Ask(addr, access.Of(ctx).MayAsk())
 	}
 	out, f := s.explain(addr, q.GetCase(), answers)

@@ -36,8 +36,13 @@ func misleads(f verdict.Finding) bool {
 }
 
 // senders returns who sends packets for the address of a case to which owner that is in a conflict or a finding, by the
-// answers of agents. The caller holds the facts.
+// answers of agents; nil if nobody is known to send them to the wrong one. The caller holds the facts.
 func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explanation, answers []report.Answer) *pb.Senders {
+	missed, out := make(unseen), &pb.Senders{}
+	former := s.addTranslations(out, c.Address, why.Owners, answers, missed)
+	if !former && !s.misdirected(c.Address) {
+		return nil
+	}
 	involved := make(map[string]bool)
 	for _, conflict := range why.Conflicts {
 		for _, o := range conflict.Owners {
@@ -52,12 +57,10 @@ func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explan
 	var owners []*verdict.Owner
 	var indexes []uint32
 	for i := range why.Owners {
-		if o := &why.Owners[i]; involved[o.ID] && o.State != verdict.Gone {
+		if o := &why.Owners[i]; (involved[o.ID] || former && o.Excluded == nil) && o.State != verdict.Gone {
 			owners, indexes = append(owners, o), append(indexes, uint32(i)) //nolint:gosec // few
 		}
 	}
-	out := &pb.Senders{}
-	missed := make(unseen)
 	if c.Address.Is6() {
 		missed[pb.Senders_Unseen_BEFORE_START] = &pb.Senders_Unseen{}
 	}

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"math"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -92,7 +93,7 @@ const (
 	maxSources  = 32
 	maxIntended = 256
 	maxHolders  = 8             // in a belief
-	maxEntries  = 64            // in an answer about neighbour tables
+	maxEntries  = 64            // in an answer about neighbour tables, and of the connection tracking
 	maxSenders  = 32            // holders of each
 	maxAnswers  = 16            // in a message
 	maxWord     = facts.MaxWord // bytes of a field, source or interface
@@ -141,6 +142,11 @@ func validate(m *pb.ReportRequest) error {
 	for _, a := range m.GetAnswers() {
 		if len(a.GetBeliefs()) > maxEntries || slices.ContainsFunc(a.GetBeliefs(), func(b *pb.BeliefRecord) bool { return len(b.GetHolders()) > maxSenders }) {
 			return bad("an answer has too many entries or holders")
+		}
+		if len(a.GetTranslations()) > maxEntries || slices.ContainsFunc(a.GetTranslations(), func(t *pb.TranslationRecord) bool {
+			return max(t.GetSourcePort(), t.GetDestinationPort(), t.GetPort(), t.GetZone()) > math.MaxUint16
+		}) {
+			return bad("an answer has too many translations, or a port that does not exist")
 		}
 	}
 	for _, l := range m.GetLinks() {

@@ -58,6 +58,10 @@ func (c *checker) report(m *pb.ReportRequest) {
 	c.beliefs(m.GetBeliefs())
 	for _, a := range m.GetAnswers() {
 		c.beliefs(a.GetBeliefs())
+		for _, t := range a.GetTranslations() {
+			c.address("TranslationRecord.source", t.GetSource())
+			c.address("TranslationRecord.destination", t.GetDestination())
+		}
 	}
 	if s := m.GetStatus(); s != nil {
 		c.status(s)

@@ -53,6 +53,7 @@ func (p *page) senders(s *pb.Senders, owners []*pb.Owner) {
 	if len(s.GetServices()) > 0 {
 		p.item("  ", "Packets to these Services are sent to it as well, because it is their endpoint: "+counted(s.GetServices(), int(s.GetServiceCount()))+".")
 	}
+	p.translations(s)
 	var rows [][2]string
 	for _, u := range s.GetUnseen() {
 		text, n := notSeen[u.GetReason()], int(u.GetCount())
@@ -70,6 +71,33 @@ func (p *page) senders(s *pb.Senders, owners []*pb.Owner) {
 	p.items("Not looked at:", rows)
 }
 
+// translations adds the connections whose packets nodes send to the address, although it is not their destination.
+func (p *page) translations(s *pb.Senders) {
+	if len(s.GetTranslations()) == 0 {
+		return
+	}
+	p.heading("Connections that a node sends to it (DNAT), by the connection tracking of nodes:")
+	for _, t := range s.GetTranslations() {
+		from := t.GetSource()
+		if w := t.GetWorkload(); w != nil {
+			from += " (" + Name(&pb.Owner{Workload: w}) + ")"
+		}
+		p.text("  ", "node "+t.GetNode()+": "+t.GetProtocol()+" from "+from+" to "+t.GetDestination())
+		age := "not known: the kernel does not record it (net.netfilter.nf_conntrack_timestamp)"
+		if t.GetExistedAt() != nil {
+			age = "since " + clock(t.GetExistedAt(), p.now) + " or longer"
+		}
+		p.item(detailLead("age"), age)
+		if t.GetFormer() {
+			p.item(detailLead("wrong"), "nat-to-former-owner: it is older than what has the address now")
+			p.item(detailLead("delete it"), "`"+t.GetCommand()+"` on node "+t.GetNode())
+		}
+	}
+	if more := int(s.GetTranslationCount()) - len(s.GetTranslations()); more > 0 {
+		p.item("  ", fmt.Sprintf("and %d more", more))
+	}
+}
+
 // notSeen describes what was not looked at.
 var notSeen = map[pb.Senders_Unseen_Reason]string{
 	pb.Senders_Unseen_NO_ANSWER:    "the agent did not answer within a second",
@@ -80,6 +108,12 @@ var notSeen = map[pb.Senders_Unseen_Reason]string{
 	pb.Senders_Unseen_NOT_ASKED:    "not asked: too many nodes, or too many questions of one caller",
 	pb.Senders_Unseen_SERVICES:     "which Services have it as an endpoint, because EndpointSlices cannot be read",
 	pb.Senders_Unseen_BEFORE_START: "IPv6 entries of namespaces from before the agents followed them",
+
+	pb.Senders_Unseen_TRANSLATIONS_UNKNOWN:       "connection tracking: the agent is too old to read it",
+	pb.Senders_Unseen_TRANSLATIONS_TRUNCATED:     "connection tracking: entries above a limit of their number or of the time",
+	pb.Senders_Unseen_TRANSLATIONS_NOT_PERMITTED: "connection tracking: the agent lacks CAP_NET_ADMIN",
+	pb.Senders_Unseen_TRANSLATIONS_NOT_SUPPORTED: "connection tracking: the kernel has none, or does not list it",
+	pb.Senders_Unseen_TRANSLATIONS_FAILED:        "connection tracking: reading it failed, as the log of the agent says",
 }
 
 // senderNames returns the names of senders with entries in a state, and whether one of them is a host.

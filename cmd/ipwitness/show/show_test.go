@@ -217,6 +217,14 @@ func TestTablesAndPages(t *testing.T) {
 	sent := &pb.ExplainResponse{
 		Address: "10.244.0.7", Summary: explained.GetSummary(), Owners: owners()[:2],
 		Senders: &pb.Senders{
+			TranslationCount: 3,
+			Translations: []*pb.Senders_Translation{
+				{
+					Node: "worker-1", Protocol: "tcp", Source: "10.244.0.9:4000", Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "shop", Name: "cart-1"}, Destination: "10.96.0.10:80", Port: 8080,
+					ExistedAt: at(7 * time.Minute), Former: true, Command: "conntrack -D -p tcp --orig-src 10.244.0.9 --sport 4000 --orig-dst 10.96.0.10 --dport 80 --reply-src 10.244.0.7",
+				},
+				{Node: "worker-2", Protocol: "udp", Source: "192.0.2.1:4000", Destination: "10.96.0.10:53", Port: 53},
+			},
 			Receivers: []*pb.Senders_Receiver{
 				{Mac: "02:00:00:00:00:01", Owners: []uint32{0}, InUse: 5, Old: 1, Senders: []*pb.Senders_Sender{
 					pod("cart-1", "worker-1", pb.Belief_IN_USE), pod("cart-2", "worker-2", pb.Belief_IN_USE),
@@ -236,6 +244,7 @@ func TestTablesAndPages(t *testing.T) {
 				{Reason: pb.Senders_Unseen_NOT_ASKED, Nodes: []string{"w1", "w2", "w3", "w4", "w5", "w6"}, Count: 900},
 				{Reason: pb.Senders_Unseen_BEFORE_START},
 				{Reason: pb.Senders_Unseen_SERVICES},
+				{Reason: pb.Senders_Unseen_TRANSLATIONS_NOT_PERMITTED, Nodes: []string{"worker-3"}, Count: 1},
 			},
 			Services: []string{"shop/api", "shop/web"}, ServiceCount: 40,
 		},

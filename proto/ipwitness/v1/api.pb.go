@@ -2048,7 +2048,8 @@ type ExplainResponse struct {
 	// If the request has a time: the findings about the address.
 	Findings []*Finding `protobuf:"bytes,10,rep,name=findings,proto3" json:"findings,omitempty"`
 	// If the request asks for senders: who sends packets for the address to which owner; unset if the address is neither
-	// in an active conflict nor in a finding stale-belief. A fleet does not know.
+	// in an active conflict nor in a finding stale-belief or endpoint-of-former-owner, and no translation was made for a
+	// former owner. A fleet does not know.
 	Senders       *Senders `protobuf:"bytes,11,opt,name=senders,proto3" json:"senders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,6 +23,71 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Read is how far the connection tracking was read.
+type TranslationRecord_Read int32
+
+const (
+	// Not at all, by an older agent.
+	TranslationRecord_UNSPECIFIED TranslationRecord_Read = 0
+	// All entries for the address.
+	TranslationRecord_ALL TranslationRecord_Read = 1
+	// Some entries: a limit of their number or of the time was exceeded.
+	TranslationRecord_SOME TranslationRecord_Read = 2
+	// The agent lacks CAP_NET_ADMIN.
+	TranslationRecord_NOT_PERMITTED TranslationRecord_Read = 3
+	// The kernel has no connection tracking, or does not list it.
+	TranslationRecord_NOT_SUPPORTED TranslationRecord_Read = 4
+	// Another error, which the agent logs.
+	TranslationRecord_FAILED TranslationRecord_Read = 5
+)
+
+// Enum value maps for TranslationRecord_Read.
+var (
+	TranslationRecord_Read_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "ALL",
+		2: "SOME",
+		3: "NOT_PERMITTED",
+		4: "NOT_SUPPORTED",
+		5: "FAILED",
+	}
+	TranslationRecord_Read_value = map[string]int32{
+		"UNSPECIFIED":   0,
+		"ALL":           1,
+		"SOME":          2,
+		"NOT_PERMITTED": 3,
+		"NOT_SUPPORTED": 4,
+		"FAILED":        5,
+	}
+)
+
+func (x TranslationRecord_Read) Enum() *TranslationRecord_Read {
+	p := new(TranslationRecord_Read)
+	*p = x
+	return p
+}
+
+func (x TranslationRecord_Read) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TranslationRecord_Read) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_report_proto_enumTypes[0].Descriptor()
+}
+
+func (TranslationRecord_Read) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_report_proto_enumTypes[0]
+}
+
+func (x TranslationRecord_Read) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TranslationRecord_Read.Descriptor instead.
+func (TranslationRecord_Read) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
+}
+
 // Kind is the kind of a broadcast domain.
 type LinkRecord_Kind int32
 
@@ -73,11 +138,11 @@ func (x LinkRecord_Kind) String() string {
 }
 
 func (LinkRecord_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_report_proto_enumTypes[0].Descriptor()
+	return file_ipwitness_v1_report_proto_enumTypes[1].Descriptor()
 }
 
 func (LinkRecord_Kind) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_report_proto_enumTypes[0]
+	return &file_ipwitness_v1_report_proto_enumTypes[1]
 }
 
 func (x LinkRecord_Kind) Number() protoreflect.EnumNumber {
@@ -86,7 +151,7 @@ func (x LinkRecord_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LinkRecord_Kind.Descriptor instead.
 func (LinkRecord_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Attachment is the way in which an interface is connected to the node.
@@ -142,11 +207,11 @@ func (x InterfaceRecord_Attachment) String() string {
 }
 
 func (InterfaceRecord_Attachment) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_report_proto_enumTypes[1].Descriptor()
+	return file_ipwitness_v1_report_proto_enumTypes[2].Descriptor()
 }
 
 func (InterfaceRecord_Attachment) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_report_proto_enumTypes[1]
+	return &file_ipwitness_v1_report_proto_enumTypes[2]
 }
 
 func (x InterfaceRecord_Attachment) Number() protoreflect.EnumNumber {
@@ -155,7 +220,7 @@ func (x InterfaceRecord_Attachment) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InterfaceRecord_Attachment.Descriptor instead.
 func (InterfaceRecord_Attachment) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12, 0}
 }
 
 // Answer is what makes a kernel answer for an address on a link on which it does not have it.
@@ -213,11 +278,11 @@ func (x ClaimRecord_Answer) String() string {
 }
 
 func (ClaimRecord_Answer) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_report_proto_enumTypes[2].Descriptor()
+	return file_ipwitness_v1_report_proto_enumTypes[3].Descriptor()
 }
 
 func (ClaimRecord_Answer) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_report_proto_enumTypes[2]
+	return &file_ipwitness_v1_report_proto_enumTypes[3]
 }
 
 func (x ClaimRecord_Answer) Number() protoreflect.EnumNumber {
@@ -226,7 +291,7 @@ func (x ClaimRecord_Answer) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClaimRecord_Answer.Descriptor instead.
 func (ClaimRecord_Answer) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // Filter is what is known of a node's packet filters (nftables, arptables).
@@ -266,11 +331,11 @@ func (x ClaimRecord_Filter) String() string {
 }
 
 func (ClaimRecord_Filter) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_report_proto_enumTypes[3].Descriptor()
+	return file_ipwitness_v1_report_proto_enumTypes[4].Descriptor()
 }
 
 func (ClaimRecord_Filter) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_report_proto_enumTypes[3]
+	return &file_ipwitness_v1_report_proto_enumTypes[4]
 }
 
 func (x ClaimRecord_Filter) Number() protoreflect.EnumNumber {
@@ -279,7 +344,7 @@ func (x ClaimRecord_Filter) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClaimRecord_Filter.Descriptor instead.
 func (ClaimRecord_Filter) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12, 1}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 1}
 }
 
 // State says how a kernel uses an entry.
@@ -323,11 +388,11 @@ func (x BeliefRecord_State) String() string {
 }
 
 func (BeliefRecord_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_report_proto_enumTypes[4].Descriptor()
+	return file_ipwitness_v1_report_proto_enumTypes[5].Descriptor()
 }
 
 func (BeliefRecord_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_report_proto_enumTypes[4]
+	return &file_ipwitness_v1_report_proto_enumTypes[5]
 }
 
 func (x BeliefRecord_State) Number() protoreflect.EnumNumber {
@@ -336,7 +401,7 @@ func (x BeliefRecord_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BeliefRecord_State.Descriptor instead.
 func (BeliefRecord_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // Source is where the name is from.
@@ -380,11 +445,11 @@ func (x NodeName_Source) String() string {
 }
 
 func (NodeName_Source) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_report_proto_enumTypes[5].Descriptor()
+	return file_ipwitness_v1_report_proto_enumTypes[6].Descriptor()
 }
 
 func (NodeName_Source) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_report_proto_enumTypes[5]
+	return &file_ipwitness_v1_report_proto_enumTypes[6]
 }
 
 func (x NodeName_Source) Number() protoreflect.EnumNumber {
@@ -393,7 +458,7 @@ func (x NodeName_Source) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NodeName_Source.Descriptor instead.
 func (NodeName_Source) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16, 0}
 }
 
 // ReportRequest is one batch of records of the agent's table. The first message of a stream has
@@ -976,7 +1041,12 @@ type BeliefAnswer struct {
 	// True if there may be further entries, because a limit is exceeded.
 	Truncated bool `protobuf:"varint,4,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// True if the kernel reports no changes in namespaces other than the agent's own.
-	OwnOnly       bool `protobuf:"varint,5,opt,name=own_only,json=ownOnly,proto3" json:"own_only,omitempty"`
+	OwnOnly bool `protobuf:"varint,5,opt,name=own_only,json=ownOnly,proto3" json:"own_only,omitempty"`
+	// How far the connection tracking was read.
+	TranslationsRead TranslationRecord_Read `protobuf:"varint,6,opt,name=translations_read,json=translationsRead,proto3,enum=ipwitness.v1.TranslationRecord_Read" json:"translations_read,omitempty"`
+	// Its entries in the namespace of the node that translate the destination of packets to the address (DNAT), and that
+	// further packets may follow: 64 at most.
+	Translations  []*TranslationRecord `protobuf:"bytes,7,rep,name=translations,proto3" json:"translations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1046,6 +1116,130 @@ func (x *BeliefAnswer) GetOwnOnly() bool {
 	return false
 }
 
+func (x *BeliefAnswer) GetTranslationsRead() TranslationRecord_Read {
+	if x != nil {
+		return x.TranslationsRead
+	}
+	return TranslationRecord_UNSPECIFIED
+}
+
+func (x *BeliefAnswer) GetTranslations() []*TranslationRecord {
+	if x != nil {
+		return x.Translations
+	}
+	return nil
+}
+
+// TranslationRecord is a connection whose packets the kernel of the node sends to an address that is not their destination.
+type TranslationRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the protocol: 6 for TCP, 17 for UDP.
+	Protocol uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Source address of the first packet: 4 or 16 bytes.
+	Source []byte `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	// Port of the source.
+	SourcePort uint32 `protobuf:"varint,3,opt,name=source_port,json=sourcePort,proto3" json:"source_port,omitempty"`
+	// Destination address of the first packet: 4 or 16 bytes.
+	Destination []byte `protobuf:"bytes,4,opt,name=destination,proto3" json:"destination,omitempty"`
+	// Port of the destination.
+	DestinationPort uint32 `protobuf:"varint,5,opt,name=destination_port,json=destinationPort,proto3" json:"destination_port,omitempty"`
+	// Port of the address to which packets are sent.
+	Port uint32 `protobuf:"varint,6,opt,name=port,proto3" json:"port,omitempty"`
+	// Zone of the connection tracking.
+	Zone uint32 `protobuf:"varint,7,opt,name=zone,proto3" json:"zone,omitempty"`
+	// A time at which the entry existed, by the clock of the node: when it began if the kernel records that, otherwise when
+	// its last packet was seen, as far as its timeout shows. Unset if neither is known.
+	ExistedAt     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=existed_at,json=existedAt,proto3" json:"existed_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TranslationRecord) Reset() {
+	*x = TranslationRecord{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TranslationRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TranslationRecord) ProtoMessage() {}
+
+func (x *TranslationRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TranslationRecord.ProtoReflect.Descriptor instead.
+func (*TranslationRecord) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TranslationRecord) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
+func (x *TranslationRecord) GetSource() []byte {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *TranslationRecord) GetSourcePort() uint32 {
+	if x != nil {
+		return x.SourcePort
+	}
+	return 0
+}
+
+func (x *TranslationRecord) GetDestination() []byte {
+	if x != nil {
+		return x.Destination
+	}
+	return nil
+}
+
+func (x *TranslationRecord) GetDestinationPort() uint32 {
+	if x != nil {
+		return x.DestinationPort
+	}
+	return 0
+}
+
+func (x *TranslationRecord) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *TranslationRecord) GetZone() uint32 {
+	if x != nil {
+		return x.Zone
+	}
+	return 0
+}
+
+func (x *TranslationRecord) GetExistedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExistedAt
+	}
+	return nil
+}
+
 // Hello identifies the agent.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1067,7 +1261,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1273,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1286,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Hello) GetNode() string {
@@ -1160,7 +1354,7 @@ type NamespaceRecord struct {
 
 func (x *NamespaceRecord) Reset() {
 	*x = NamespaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1366,7 @@ func (x *NamespaceRecord) String() string {
 func (*NamespaceRecord) ProtoMessage() {}
 
 func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,7 +1379,7 @@ func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceRecord.ProtoReflect.Descriptor instead.
 func (*NamespaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NamespaceRecord) GetId() uint32 {
@@ -1254,7 +1448,7 @@ type LinkRecord struct {
 
 func (x *LinkRecord) Reset() {
 	*x = LinkRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1460,7 @@ func (x *LinkRecord) String() string {
 func (*LinkRecord) ProtoMessage() {}
 
 func (x *LinkRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1473,7 @@ func (x *LinkRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRecord.ProtoReflect.Descriptor instead.
 func (*LinkRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LinkRecord) GetName() string {
@@ -1367,7 +1561,7 @@ type InterfaceRecord struct {
 
 func (x *InterfaceRecord) Reset() {
 	*x = InterfaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1573,7 @@ func (x *InterfaceRecord) String() string {
 func (*InterfaceRecord) ProtoMessage() {}
 
 func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1586,7 @@ func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterfaceRecord.ProtoReflect.Descriptor instead.
 func (*InterfaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *InterfaceRecord) GetNamespace() uint32 {
@@ -1571,7 +1765,7 @@ type ClaimRecord struct {
 
 func (x *ClaimRecord) Reset() {
 	*x = ClaimRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +1777,7 @@ func (x *ClaimRecord) String() string {
 func (*ClaimRecord) ProtoMessage() {}
 
 func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +1790,7 @@ func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRecord.ProtoReflect.Descriptor instead.
 func (*ClaimRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ClaimRecord) GetAddress() []byte {
@@ -1803,7 +1997,7 @@ type BeliefRecord struct {
 
 func (x *BeliefRecord) Reset() {
 	*x = BeliefRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +2009,7 @@ func (x *BeliefRecord) String() string {
 func (*BeliefRecord) ProtoMessage() {}
 
 func (x *BeliefRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +2022,7 @@ func (x *BeliefRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeliefRecord.ProtoReflect.Descriptor instead.
 func (*BeliefRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BeliefRecord) GetLink() string {
@@ -1938,7 +2132,7 @@ type StatusRecord struct {
 
 func (x *StatusRecord) Reset() {
 	*x = StatusRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2144,7 @@ func (x *StatusRecord) String() string {
 func (*StatusRecord) ProtoMessage() {}
 
 func (x *StatusRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2157,7 @@ func (x *StatusRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRecord.ProtoReflect.Descriptor instead.
 func (*StatusRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StatusRecord) GetWire() string {
@@ -2086,7 +2280,7 @@ type NodeName struct {
 
 func (x *NodeName) Reset() {
 	*x = NodeName{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2292,7 @@ func (x *NodeName) String() string {
 func (*NodeName) ProtoMessage() {}
 
 func (x *NodeName) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2305,7 @@ func (x *NodeName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeName.ProtoReflect.Descriptor instead.
 func (*NodeName) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeName) GetName() string {
@@ -2151,7 +2345,7 @@ type Unparsed struct {
 
 func (x *Unparsed) Reset() {
 	*x = Unparsed{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2357,7 @@ func (x *Unparsed) String() string {
 func (*Unparsed) ProtoMessage() {}
 
 func (x *Unparsed) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2370,7 @@ func (x *Unparsed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unparsed.ProtoReflect.Descriptor instead.
 func (*Unparsed) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Unparsed) GetTags() uint64 {
@@ -2219,7 +2413,7 @@ type FloodingRecord struct {
 
 func (x *FloodingRecord) Reset() {
 	*x = FloodingRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2231,7 +2425,7 @@ func (x *FloodingRecord) String() string {
 func (*FloodingRecord) ProtoMessage() {}
 
 func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2244,7 +2438,7 @@ func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FloodingRecord.ProtoReflect.Descriptor instead.
 func (*FloodingRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FloodingRecord) GetIndex() uint32 {
@@ -2327,7 +2521,7 @@ type PoolRecord struct {
 
 func (x *PoolRecord) Reset() {
 	*x = PoolRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +2533,7 @@ func (x *PoolRecord) String() string {
 func (*PoolRecord) ProtoMessage() {}
 
 func (x *PoolRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +2546,7 @@ func (x *PoolRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
 func (*PoolRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PoolRecord) GetName() string {
@@ -2480,7 +2674,7 @@ type AddressRange struct {
 
 func (x *AddressRange) Reset() {
 	*x = AddressRange{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2686,7 @@ func (x *AddressRange) String() string {
 func (*AddressRange) ProtoMessage() {}
 
 func (x *AddressRange) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2699,7 @@ func (x *AddressRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
 func (*AddressRange) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AddressRange) GetFirst() []byte {
@@ -2569,7 +2763,7 @@ type AllocationRecord struct {
 
 func (x *AllocationRecord) Reset() {
 	*x = AllocationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2581,7 +2775,7 @@ func (x *AllocationRecord) String() string {
 func (*AllocationRecord) ProtoMessage() {}
 
 func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2594,7 +2788,7 @@ func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
 func (*AllocationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AllocationRecord) GetIpam() string {
@@ -2722,7 +2916,7 @@ type BeliefRecord_Holder struct {
 
 func (x *BeliefRecord_Holder) Reset() {
 	*x = BeliefRecord_Holder{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +2928,7 @@ func (x *BeliefRecord_Holder) String() string {
 func (*BeliefRecord_Holder) ProtoMessage() {}
 
 func (x *BeliefRecord_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +2941,7 @@ func (x *BeliefRecord_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeliefRecord_Holder.ProtoReflect.Descriptor instead.
 func (*BeliefRecord_Holder) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14, 0}
 }
 
 func (x *BeliefRecord_Holder) GetNamespace() uint32 {
@@ -2815,13 +3009,34 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\taddresses\x18\x02 \x03(\fR\taddresses\":\n" +
 	"\x0eBeliefQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\fR\aaddress\"\xa5\x01\n" +
+	"\aaddress\x18\x02 \x01(\fR\aaddress\"\xbd\x02\n" +
 	"\fBeliefAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x124\n" +
 	"\abeliefs\x18\x02 \x03(\v2\x1a.ipwitness.v1.BeliefRecordR\abeliefs\x12\x16\n" +
 	"\x06unread\x18\x03 \x01(\rR\x06unread\x12\x1c\n" +
 	"\ttruncated\x18\x04 \x01(\bR\ttruncated\x12\x19\n" +
-	"\bown_only\x18\x05 \x01(\bR\aownOnly\"\x92\x01\n" +
+	"\bown_only\x18\x05 \x01(\bR\aownOnly\x12Q\n" +
+	"\x11translations_read\x18\x06 \x01(\x0e2$.ipwitness.v1.TranslationRecord.ReadR\x10translationsRead\x12C\n" +
+	"\ftranslations\x18\a \x03(\v2\x1f.ipwitness.v1.TranslationRecordR\ftranslations\"\xf6\x02\n" +
+	"\x11TranslationRecord\x12\x1a\n" +
+	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\fR\x06source\x12\x1f\n" +
+	"\vsource_port\x18\x03 \x01(\rR\n" +
+	"sourcePort\x12 \n" +
+	"\vdestination\x18\x04 \x01(\fR\vdestination\x12)\n" +
+	"\x10destination_port\x18\x05 \x01(\rR\x0fdestinationPort\x12\x12\n" +
+	"\x04port\x18\x06 \x01(\rR\x04port\x12\x12\n" +
+	"\x04zone\x18\a \x01(\rR\x04zone\x129\n" +
+	"\n" +
+	"existed_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\texistedAt\"\\\n" +
+	"\x04Read\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\a\n" +
+	"\x03ALL\x10\x01\x12\b\n" +
+	"\x04SOME\x10\x02\x12\x11\n" +
+	"\rNOT_PERMITTED\x10\x03\x12\x11\n" +
+	"\rNOT_SUPPORTED\x10\x04\x12\n" +
+	"\n" +
+	"\x06FAILED\x10\x05\"\x92\x01\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x14\n" +
@@ -3046,98 +3261,103 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_report_proto_rawDescData
 }
 
-var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_ipwitness_v1_report_proto_goTypes = []any{
-	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
-	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
-	(ClaimRecord_Answer)(0),         // 2: ipwitness.v1.ClaimRecord.Answer
-	(ClaimRecord_Filter)(0),         // 3: ipwitness.v1.ClaimRecord.Filter
-	(BeliefRecord_State)(0),         // 4: ipwitness.v1.BeliefRecord.State
-	(NodeName_Source)(0),            // 5: ipwitness.v1.NodeName.Source
-	(*ReportRequest)(nil),           // 6: ipwitness.v1.ReportRequest
-	(*Pong)(nil),                    // 7: ipwitness.v1.Pong
-	(*ReportResponse)(nil),          // 8: ipwitness.v1.ReportResponse
-	(*Departure)(nil),               // 9: ipwitness.v1.Departure
-	(*Contest)(nil),                 // 10: ipwitness.v1.Contest
-	(*Check)(nil),                   // 11: ipwitness.v1.Check
-	(*BeliefQuestion)(nil),          // 12: ipwitness.v1.BeliefQuestion
-	(*BeliefAnswer)(nil),            // 13: ipwitness.v1.BeliefAnswer
-	(*Hello)(nil),                   // 14: ipwitness.v1.Hello
-	(*NamespaceRecord)(nil),         // 15: ipwitness.v1.NamespaceRecord
-	(*LinkRecord)(nil),              // 16: ipwitness.v1.LinkRecord
-	(*InterfaceRecord)(nil),         // 17: ipwitness.v1.InterfaceRecord
-	(*ClaimRecord)(nil),             // 18: ipwitness.v1.ClaimRecord
-	(*BeliefRecord)(nil),            // 19: ipwitness.v1.BeliefRecord
-	(*StatusRecord)(nil),            // 20: ipwitness.v1.StatusRecord
-	(*NodeName)(nil),                // 21: ipwitness.v1.NodeName
-	(*Unparsed)(nil),                // 22: ipwitness.v1.Unparsed
-	(*FloodingRecord)(nil),          // 23: ipwitness.v1.FloodingRecord
-	(*PoolRecord)(nil),              // 24: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 25: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 26: ipwitness.v1.AllocationRecord
-	(*BeliefRecord_Holder)(nil),     // 27: ipwitness.v1.BeliefRecord.Holder
-	(*timestamppb.Timestamp)(nil),   // 28: google.protobuf.Timestamp
-	(*Workload)(nil),                // 29: ipwitness.v1.Workload
-	(*Intended)(nil),                // 30: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 31: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 32: google.protobuf.Duration
-	(*Node_Port)(nil),               // 33: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 34: ipwitness.v1.Pool.State
+	(TranslationRecord_Read)(0),     // 0: ipwitness.v1.TranslationRecord.Read
+	(LinkRecord_Kind)(0),            // 1: ipwitness.v1.LinkRecord.Kind
+	(InterfaceRecord_Attachment)(0), // 2: ipwitness.v1.InterfaceRecord.Attachment
+	(ClaimRecord_Answer)(0),         // 3: ipwitness.v1.ClaimRecord.Answer
+	(ClaimRecord_Filter)(0),         // 4: ipwitness.v1.ClaimRecord.Filter
+	(BeliefRecord_State)(0),         // 5: ipwitness.v1.BeliefRecord.State
+	(NodeName_Source)(0),            // 6: ipwitness.v1.NodeName.Source
+	(*ReportRequest)(nil),           // 7: ipwitness.v1.ReportRequest
+	(*Pong)(nil),                    // 8: ipwitness.v1.Pong
+	(*ReportResponse)(nil),          // 9: ipwitness.v1.ReportResponse
+	(*Departure)(nil),               // 10: ipwitness.v1.Departure
+	(*Contest)(nil),                 // 11: ipwitness.v1.Contest
+	(*Check)(nil),                   // 12: ipwitness.v1.Check
+	(*BeliefQuestion)(nil),          // 13: ipwitness.v1.BeliefQuestion
+	(*BeliefAnswer)(nil),            // 14: ipwitness.v1.BeliefAnswer
+	(*TranslationRecord)(nil),       // 15: ipwitness.v1.TranslationRecord
+	(*Hello)(nil),                   // 16: ipwitness.v1.Hello
+	(*NamespaceRecord)(nil),         // 17: ipwitness.v1.NamespaceRecord
+	(*LinkRecord)(nil),              // 18: ipwitness.v1.LinkRecord
+	(*InterfaceRecord)(nil),         // 19: ipwitness.v1.InterfaceRecord
+	(*ClaimRecord)(nil),             // 20: ipwitness.v1.ClaimRecord
+	(*BeliefRecord)(nil),            // 21: ipwitness.v1.BeliefRecord
+	(*StatusRecord)(nil),            // 22: ipwitness.v1.StatusRecord
+	(*NodeName)(nil),                // 23: ipwitness.v1.NodeName
+	(*Unparsed)(nil),                // 24: ipwitness.v1.Unparsed
+	(*FloodingRecord)(nil),          // 25: ipwitness.v1.FloodingRecord
+	(*PoolRecord)(nil),              // 26: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 27: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 28: ipwitness.v1.AllocationRecord
+	(*BeliefRecord_Holder)(nil),     // 29: ipwitness.v1.BeliefRecord.Holder
+	(*timestamppb.Timestamp)(nil),   // 30: google.protobuf.Timestamp
+	(*Workload)(nil),                // 31: ipwitness.v1.Workload
+	(*Intended)(nil),                // 32: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 33: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 34: google.protobuf.Duration
+	(*Node_Port)(nil),               // 35: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 36: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
-	14, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
-	15, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
-	16, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
-	17, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
-	18, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
-	20, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
-	7,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	24, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	26, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	19, // 9: ipwitness.v1.ReportRequest.beliefs:type_name -> ipwitness.v1.BeliefRecord
-	13, // 10: ipwitness.v1.ReportRequest.answers:type_name -> ipwitness.v1.BeliefAnswer
-	28, // 11: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
-	10, // 12: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
-	11, // 13: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	9,  // 14: ipwitness.v1.ReportResponse.departures:type_name -> ipwitness.v1.Departure
-	12, // 15: ipwitness.v1.ReportResponse.questions:type_name -> ipwitness.v1.BeliefQuestion
-	19, // 16: ipwitness.v1.BeliefAnswer.beliefs:type_name -> ipwitness.v1.BeliefRecord
-	29, // 17: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	28, // 18: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	30, // 19: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
-	0,  // 20: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
-	1,  // 21: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	31, // 22: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	28, // 23: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 24: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	28, // 25: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	32, // 26: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	32, // 27: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	2,  // 28: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
-	3,  // 29: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
-	4,  // 30: ipwitness.v1.BeliefRecord.state:type_name -> ipwitness.v1.BeliefRecord.State
-	27, // 31: ipwitness.v1.BeliefRecord.holders:type_name -> ipwitness.v1.BeliefRecord.Holder
-	28, // 32: ipwitness.v1.BeliefRecord.first_seen:type_name -> google.protobuf.Timestamp
-	33, // 33: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	22, // 34: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
-	23, // 35: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
-	21, // 36: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
-	5,  // 37: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
-	28, // 38: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
-	25, // 39: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	34, // 40: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	28, // 41: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	28, // 42: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	28, // 43: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
-	28, // 44: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
-	6,  // 45: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	8,  // 46: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	46, // [46:47] is the sub-list for method output_type
-	45, // [45:46] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	16, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
+	17, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
+	18, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
+	19, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
+	20, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
+	22, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
+	8,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
+	26, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	28, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	21, // 9: ipwitness.v1.ReportRequest.beliefs:type_name -> ipwitness.v1.BeliefRecord
+	14, // 10: ipwitness.v1.ReportRequest.answers:type_name -> ipwitness.v1.BeliefAnswer
+	30, // 11: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	11, // 12: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
+	12, // 13: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
+	10, // 14: ipwitness.v1.ReportResponse.departures:type_name -> ipwitness.v1.Departure
+	13, // 15: ipwitness.v1.ReportResponse.questions:type_name -> ipwitness.v1.BeliefQuestion
+	21, // 16: ipwitness.v1.BeliefAnswer.beliefs:type_name -> ipwitness.v1.BeliefRecord
+	0,  // 17: ipwitness.v1.BeliefAnswer.translations_read:type_name -> ipwitness.v1.TranslationRecord.Read
+	15, // 18: ipwitness.v1.BeliefAnswer.translations:type_name -> ipwitness.v1.TranslationRecord
+	30, // 19: ipwitness.v1.TranslationRecord.existed_at:type_name -> google.protobuf.Timestamp
+	31, // 20: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	30, // 21: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	32, // 22: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	1,  // 23: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
+	2,  // 24: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
+	33, // 25: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	30, // 26: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 27: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	30, // 28: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	34, // 29: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	34, // 30: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	3,  // 31: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
+	4,  // 32: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
+	5,  // 33: ipwitness.v1.BeliefRecord.state:type_name -> ipwitness.v1.BeliefRecord.State
+	29, // 34: ipwitness.v1.BeliefRecord.holders:type_name -> ipwitness.v1.BeliefRecord.Holder
+	30, // 35: ipwitness.v1.BeliefRecord.first_seen:type_name -> google.protobuf.Timestamp
+	35, // 36: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	24, // 37: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
+	25, // 38: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
+	23, // 39: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
+	6,  // 40: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
+	30, // 41: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
+	27, // 42: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	36, // 43: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	30, // 44: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	30, // 45: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	30, // 46: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
+	30, // 47: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
+	7,  // 48: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	9,  // 49: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	49, // [49:50] is the sub-list for method output_type
+	48, // [48:49] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -3151,8 +3371,8 @@ func file_ipwitness_v1_report_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   22,
+			NumEnums:      7,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

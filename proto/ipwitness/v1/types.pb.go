@@ -594,31 +594,51 @@ const (
 	Senders_Unseen_BEFORE_START Senders_Unseen_Reason = 7
 	// EndpointSlices, although the Kubernetes API is used: they cannot be read.
 	Senders_Unseen_SERVICES Senders_Unseen_Reason = 8
+	// Connection tracking: the agent is older and does not read it.
+	Senders_Unseen_TRANSLATIONS_UNKNOWN Senders_Unseen_Reason = 9
+	// Connection tracking: there are more entries for the address than the agent sends, or reading them took too long.
+	Senders_Unseen_TRANSLATIONS_TRUNCATED Senders_Unseen_Reason = 10
+	// Connection tracking: the agent lacks CAP_NET_ADMIN.
+	Senders_Unseen_TRANSLATIONS_NOT_PERMITTED Senders_Unseen_Reason = 11
+	// Connection tracking: the kernel of the node has none, or does not list it.
+	Senders_Unseen_TRANSLATIONS_NOT_SUPPORTED Senders_Unseen_Reason = 12
+	// Connection tracking: reading it failed, as the log of the agent says.
+	Senders_Unseen_TRANSLATIONS_FAILED Senders_Unseen_Reason = 13
 )
 
 // Enum value maps for Senders_Unseen_Reason.
 var (
 	Senders_Unseen_Reason_name = map[int32]string{
-		0: "UNSPECIFIED",
-		1: "NO_ANSWER",
-		2: "DISCONNECTED",
-		3: "OWN_ONLY",
-		4: "NO_PROCESS",
-		5: "TRUNCATED",
-		6: "NOT_ASKED",
-		7: "BEFORE_START",
-		8: "SERVICES",
+		0:  "UNSPECIFIED",
+		1:  "NO_ANSWER",
+		2:  "DISCONNECTED",
+		3:  "OWN_ONLY",
+		4:  "NO_PROCESS",
+		5:  "TRUNCATED",
+		6:  "NOT_ASKED",
+		7:  "BEFORE_START",
+		8:  "SERVICES",
+		9:  "TRANSLATIONS_UNKNOWN",
+		10: "TRANSLATIONS_TRUNCATED",
+		11: "TRANSLATIONS_NOT_PERMITTED",
+		12: "TRANSLATIONS_NOT_SUPPORTED",
+		13: "TRANSLATIONS_FAILED",
 	}
 	Senders_Unseen_Reason_value = map[string]int32{
-		"UNSPECIFIED":  0,
-		"NO_ANSWER":    1,
-		"DISCONNECTED": 2,
-		"OWN_ONLY":     3,
-		"NO_PROCESS":   4,
-		"TRUNCATED":    5,
-		"NOT_ASKED":    6,
-		"BEFORE_START": 7,
-		"SERVICES":     8,
+		"UNSPECIFIED":                0,
+		"NO_ANSWER":                  1,
+		"DISCONNECTED":               2,
+		"OWN_ONLY":                   3,
+		"NO_PROCESS":                 4,
+		"TRUNCATED":                  5,
+		"NOT_ASKED":                  6,
+		"BEFORE_START":               7,
+		"SERVICES":                   8,
+		"TRANSLATIONS_UNKNOWN":       9,
+		"TRANSLATIONS_TRUNCATED":     10,
+		"TRANSLATIONS_NOT_PERMITTED": 11,
+		"TRANSLATIONS_NOT_SUPPORTED": 12,
+		"TRANSLATIONS_FAILED":        13,
 	}
 )
 
@@ -3270,9 +3290,13 @@ type Senders struct {
 	// address, whichever owner it was meant for.
 	Services []string `protobuf:"bytes,3,rep,name=services,proto3" json:"services,omitempty"`
 	// Number of these Services.
-	ServiceCount  uint32 `protobuf:"varint,4,opt,name=service_count,json=serviceCount,proto3" json:"service_count,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ServiceCount uint32 `protobuf:"varint,4,opt,name=service_count,json=serviceCount,proto3" json:"service_count,omitempty"`
+	// Translations, those for a former owner first: 64 at most. Entries in other network namespaces are not known.
+	Translations []*Senders_Translation `protobuf:"bytes,5,rep,name=translations,proto3" json:"translations,omitempty"`
+	// Number of these translations.
+	TranslationCount uint32 `protobuf:"varint,6,opt,name=translation_count,json=translationCount,proto3" json:"translation_count,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Senders) Reset() {
@@ -3329,6 +3353,20 @@ func (x *Senders) GetServices() []string {
 func (x *Senders) GetServiceCount() uint32 {
 	if x != nil {
 		return x.ServiceCount
+	}
+	return 0
+}
+
+func (x *Senders) GetTranslations() []*Senders_Translation {
+	if x != nil {
+		return x.Translations
+	}
+	return nil
+}
+
+func (x *Senders) GetTranslationCount() uint32 {
+	if x != nil {
+		return x.TranslationCount
 	}
 	return 0
 }
@@ -4775,6 +4813,126 @@ func (x *Senders_Unseen) GetCount() uint32 {
 	return 0
 }
 
+// Translation is an entry of the connection tracking of a node that sends packets for another destination to the
+// address (DNAT), such as those for a Service.
+type Senders_Translation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node that has the entry.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Protocol: tcp or udp.
+	Protocol string `protobuf:"bytes,2,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Source of the packets, as ADDRESS:PORT.
+	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	// Workload that has the address of the source; unset if none is known, or several.
+	Workload *Workload `protobuf:"bytes,4,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Destination of the packets before the translation, as ADDRESS:PORT.
+	Destination string `protobuf:"bytes,5,opt,name=destination,proto3" json:"destination,omitempty"`
+	// Port of the address to which they are sent.
+	Port uint32 `protobuf:"varint,6,opt,name=port,proto3" json:"port,omitempty"`
+	// A time at which the entry existed, by the clock of the node; unset if none is known.
+	ExistedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=existed_at,json=existedAt,proto3" json:"existed_at,omitempty"`
+	// True if the entry existed before the owner of the address had it: it was made for a former owner
+	// (nat-to-former-owner).
+	Former bool `protobuf:"varint,8,opt,name=former,proto3" json:"former,omitempty"`
+	// If former: command that deletes exactly this entry on that node.
+	Command       string `protobuf:"bytes,9,opt,name=command,proto3" json:"command,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Senders_Translation) Reset() {
+	*x = Senders_Translation{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Senders_Translation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Senders_Translation) ProtoMessage() {}
+
+func (x *Senders_Translation) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Senders_Translation.ProtoReflect.Descriptor instead.
+func (*Senders_Translation) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 3}
+}
+
+func (x *Senders_Translation) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Senders_Translation) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Senders_Translation) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Senders_Translation) GetWorkload() *Workload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *Senders_Translation) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *Senders_Translation) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *Senders_Translation) GetExistedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExistedAt
+	}
+	return nil
+}
+
+func (x *Senders_Translation) GetFormer() bool {
+	if x != nil {
+		return x.Former
+	}
+	return false
+}
+
+func (x *Senders_Translation) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
 // Sample is the use of a pool from a time until the next sample.
 type Pool_Sample struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4788,7 +4946,7 @@ type Pool_Sample struct {
 
 func (x *Pool_Sample) Reset() {
 	*x = Pool_Sample{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4800,7 +4958,7 @@ func (x *Pool_Sample) String() string {
 func (*Pool_Sample) ProtoMessage() {}
 
 func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4843,7 +5001,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4855,7 +5013,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4906,7 +5064,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4918,7 +5076,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5256,12 +5414,14 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"\x06IN_USE\x10\x01\x12\r\n" +
 	"\tPERMANENT\x10\x02\x12\a\n" +
-	"\x03OLD\x10\x03\"\xee\x06\n" +
+	"\x03OLD\x10\x03\"\xa0\v\n" +
 	"\aSenders\x12<\n" +
 	"\treceivers\x18\x01 \x03(\v2\x1e.ipwitness.v1.Senders.ReceiverR\treceivers\x124\n" +
 	"\x06unseen\x18\x02 \x03(\v2\x1c.ipwitness.v1.Senders.UnseenR\x06unseen\x12\x1a\n" +
 	"\bservices\x18\x03 \x03(\tR\bservices\x12#\n" +
-	"\rservice_count\x18\x04 \x01(\rR\fserviceCount\x1a\xe7\x01\n" +
+	"\rservice_count\x18\x04 \x01(\rR\fserviceCount\x12E\n" +
+	"\ftranslations\x18\x05 \x03(\v2!.ipwitness.v1.Senders.TranslationR\ftranslations\x12+\n" +
+	"\x11translation_count\x18\x06 \x01(\rR\x10translationCount\x1a\xe7\x01\n" +
 	"\bReceiver\x12\x10\n" +
 	"\x03mac\x18\x01 \x01(\tR\x03mac\x12\x16\n" +
 	"\x06owners\x18\x02 \x03(\rR\x06owners\x122\n" +
@@ -5275,11 +5435,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
 	"\tinterface\x18\x03 \x01(\tR\tinterface\x12\x14\n" +
 	"\x05netns\x18\x04 \x01(\tR\x05netns\x120\n" +
-	"\x05state\x18\x05 \x01(\x0e2\x1a.ipwitness.v1.Belief.StateR\x05state\x1a\x8a\x02\n" +
+	"\x05state\x18\x05 \x01(\x0e2\x1a.ipwitness.v1.Belief.StateR\x05state\x1a\x99\x03\n" +
 	"\x06Unseen\x12;\n" +
 	"\x06reason\x18\x01 \x01(\x0e2#.ipwitness.v1.Senders.Unseen.ReasonR\x06reason\x12\x14\n" +
 	"\x05nodes\x18\x02 \x03(\tR\x05nodes\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\rR\x05count\"\x96\x01\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"\xa5\x02\n" +
 	"\x06Reason\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tNO_ANSWER\x10\x01\x12\x10\n" +
@@ -5290,7 +5450,24 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\tTRUNCATED\x10\x05\x12\r\n" +
 	"\tNOT_ASKED\x10\x06\x12\x10\n" +
 	"\fBEFORE_START\x10\a\x12\f\n" +
-	"\bSERVICES\x10\b\"\xef\x01\n" +
+	"\bSERVICES\x10\b\x12\x18\n" +
+	"\x14TRANSLATIONS_UNKNOWN\x10\t\x12\x1a\n" +
+	"\x16TRANSLATIONS_TRUNCATED\x10\n" +
+	"\x12\x1e\n" +
+	"\x1aTRANSLATIONS_NOT_PERMITTED\x10\v\x12\x1e\n" +
+	"\x1aTRANSLATIONS_NOT_SUPPORTED\x10\f\x12\x17\n" +
+	"\x13TRANSLATIONS_FAILED\x10\r\x1a\xac\x02\n" +
+	"\vTranslation\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
+	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x122\n" +
+	"\bworkload\x18\x04 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12 \n" +
+	"\vdestination\x18\x05 \x01(\tR\vdestination\x12\x12\n" +
+	"\x04port\x18\x06 \x01(\rR\x04port\x129\n" +
+	"\n" +
+	"existed_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texistedAt\x12\x16\n" +
+	"\x06former\x18\b \x01(\bR\x06former\x12\x18\n" +
+	"\acommand\x18\t \x01(\tR\acommand\"\xef\x01\n" +
 	"\n" +
 	"Remembered\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
@@ -5460,7 +5637,7 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 15)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -5512,115 +5689,119 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Senders_Receiver)(nil),      // 47: ipwitness.v1.Senders.Receiver
 	(*Senders_Sender)(nil),        // 48: ipwitness.v1.Senders.Sender
 	(*Senders_Unseen)(nil),        // 49: ipwitness.v1.Senders.Unseen
-	(*Pool_Sample)(nil),           // 50: ipwitness.v1.Pool.Sample
-	(*Node_Port)(nil),             // 51: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 52: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 53: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 54: google.protobuf.Duration
+	(*Senders_Translation)(nil),   // 50: ipwitness.v1.Senders.Translation
+	(*Pool_Sample)(nil),           // 51: ipwitness.v1.Pool.Sample
+	(*Node_Port)(nil),             // 52: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 53: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 54: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 55: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
-	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	45, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
-	16, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	53, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
-	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	53, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	53, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
-	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	19, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	15, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	18, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	53, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	53, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
-	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	53, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	17, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	21, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
-	15, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
-	53, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
-	53, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
-	54, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
-	19, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
-	4,  // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	20, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	53, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	53, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	53, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	30, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	28, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	26, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	27, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	39, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
-	5,  // 32: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
-	24, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
-	36, // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
-	25, // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
-	24, // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	53, // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	53, // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
-	6,  // 39: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	53, // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	53, // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	53, // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	53, // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	53, // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
-	7,  // 45: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	20, // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	39, // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	38, // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	37, // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
-	24, // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
-	21, // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
-	36, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
-	34, // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
-	33, // 54: ipwitness.v1.Finding.endpoints:type_name -> ipwitness.v1.Endpoint
-	38, // 55: ipwitness.v1.Incident.pool:type_name -> ipwitness.v1.Pool
-	53, // 56: ipwitness.v1.Incident.detected_at:type_name -> google.protobuf.Timestamp
-	7,  // 57: ipwitness.v1.Incident.severity:type_name -> ipwitness.v1.Finding.Severity
-	24, // 58: ipwitness.v1.Incident.remedy:type_name -> ipwitness.v1.Action
-	8,  // 59: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
-	46, // 60: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
-	53, // 61: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
-	21, // 62: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
-	15, // 63: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
-	47, // 64: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
-	49, // 65: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
-	39, // 66: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
-	53, // 67: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
-	53, // 68: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
-	10, // 69: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	54, // 70: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	50, // 71: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
-	53, // 72: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	11, // 73: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	53, // 74: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	53, // 75: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	54, // 76: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	54, // 77: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	52, // 78: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	12, // 79: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
-	53, // 80: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
-	54, // 81: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
-	53, // 82: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
-	53, // 83: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
-	43, // 84: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
-	13, // 85: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	44, // 86: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
-	14, // 87: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
-	15, // 88: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
-	15, // 89: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
-	48, // 90: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
-	15, // 91: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
-	8,  // 92: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
-	9,  // 93: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
-	53, // 94: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
-	15, // 95: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	53, // 96: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	97, // [97:97] is the sub-list for method output_type
-	97, // [97:97] is the sub-list for method input_type
-	97, // [97:97] is the sub-list for extension type_name
-	97, // [97:97] is the sub-list for extension extendee
-	0,  // [0:97] is the sub-list for field type_name
+	0,   // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
+	45,  // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	16,  // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	54,  // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	1,   // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
+	54,  // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	54,  // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	2,   // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
+	19,  // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	15,  // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	18,  // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	54,  // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	54,  // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	3,   // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
+	54,  // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	17,  // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	21,  // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
+	15,  // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
+	54,  // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	54,  // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	55,  // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	19,  // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	4,   // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
+	20,  // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	54,  // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	54,  // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	54,  // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	30,  // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	28,  // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	26,  // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	27,  // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	39,  // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	5,   // 32: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
+	24,  // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
+	36,  // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
+	25,  // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
+	24,  // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
+	54,  // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	54,  // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	6,   // 39: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
+	54,  // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	54,  // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	54,  // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	54,  // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	54,  // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	7,   // 45: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
+	20,  // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	39,  // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	38,  // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	37,  // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	24,  // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
+	21,  // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
+	36,  // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
+	34,  // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
+	33,  // 54: ipwitness.v1.Finding.endpoints:type_name -> ipwitness.v1.Endpoint
+	38,  // 55: ipwitness.v1.Incident.pool:type_name -> ipwitness.v1.Pool
+	54,  // 56: ipwitness.v1.Incident.detected_at:type_name -> google.protobuf.Timestamp
+	7,   // 57: ipwitness.v1.Incident.severity:type_name -> ipwitness.v1.Finding.Severity
+	24,  // 58: ipwitness.v1.Incident.remedy:type_name -> ipwitness.v1.Action
+	8,   // 59: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
+	46,  // 60: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
+	54,  // 61: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
+	21,  // 62: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
+	15,  // 63: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
+	47,  // 64: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
+	49,  // 65: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
+	50,  // 66: ipwitness.v1.Senders.translations:type_name -> ipwitness.v1.Senders.Translation
+	39,  // 67: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
+	54,  // 68: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
+	54,  // 69: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
+	10,  // 70: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	55,  // 71: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	51,  // 72: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
+	54,  // 73: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	11,  // 74: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	54,  // 75: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	54,  // 76: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	55,  // 77: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	55,  // 78: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	53,  // 79: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	12,  // 80: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	54,  // 81: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	55,  // 82: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	54,  // 83: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	54,  // 84: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	43,  // 85: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	13,  // 86: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	44,  // 87: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
+	14,  // 88: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
+	15,  // 89: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
+	15,  // 90: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
+	48,  // 91: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
+	15,  // 92: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
+	8,   // 93: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
+	9,   // 94: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
+	15,  // 95: ipwitness.v1.Senders.Translation.workload:type_name -> ipwitness.v1.Workload
+	54,  // 96: ipwitness.v1.Senders.Translation.existed_at:type_name -> google.protobuf.Timestamp
+	54,  // 97: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
+	15,  // 98: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	54,  // 99: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	100, // [100:100] is the sub-list for method output_type
+	100, // [100:100] is the sub-list for method input_type
+	100, // [100:100] is the sub-list for extension type_name
+	100, // [100:100] is the sub-list for extension extendee
+	0,   // [0:100] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -5635,7 +5816,7 @@ func file_ipwitness_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
 			NumEnums:      15,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
