@@ -170,32 +170,34 @@ func TestExplainNamesWhoSendsToWhichOwner(t *testing.T) {
 	wantWords(t, l.says("explain", addr), "Who sends to it", "1: netns/c19")
 }
 
-// Containers of two nodes on one LAN send to either of two owners, each on one of the nodes.
+// Twenty containers of two nodes on one LAN send to either of two owners, each on one of the nodes.
 func TestExplainNamesSendersOnTwoNodes(t *testing.T) {
 	t.Parallel()
 	const addr = "192.0.2.100"
 	c := newCluster(t, 2)
 	c.shared()
-	macs := map[string]string{}
+	start := func(n *lab, name, addr string) {
+		if err := n.Namespace(name); err != nil {
+			t.Fatal(err)
+		}
+		n.sh("ip link add link eth0 name eth0 netns "+name+" type macvlan mode bridge", "ip -n "+name+" link set eth0 up")
+		n.assign(name, addr)
+	}
 	for i, n := range c.nodes {
-		for k, name := range []string{"owner", "x", "y"} {
-			name = fmt.Sprint(name, i+1)
-			if err := n.Namespace(name); err != nil {
-				t.Fatal(err)
-			}
-			n.sh("ip link add link eth0 name eth0 netns "+name+" type macvlan mode bridge", "ip -n "+name+" link set eth0 up")
-			if macs[name] = n.mac(name); k > 0 {
-				n.assign(name, fmt.Sprintf("192.0.2.%d/24", 110+10*i+k))
-			} else {
-				n.assign(name, addr+"/24")
-			}
+		start(n, fmt.Sprint("owner", i+1), addr+"/24")
+		for k := range 10 {
+			start(n, fmt.Sprintf("n%d-%d", i+1, k), fmt.Sprintf("192.0.2.%d/24", 110+10*i+k))
 		}
 	}
 	c.wantConflict(addr, confirmed, "assigned-twice", "owner1 | owner2", "LINK node1/eth0")
+	want := map[string][]string{}
 	for i, n := range c.nodes {
-		for k, name := range []string{"x", "y"} {
-			n.sh(fmt.Sprintf("ip -n %s%d neigh replace %s lladdr %s nud reachable dev eth0", name, i+1, addr, macs[fmt.Sprint("owner", k+1)]))
+		for k := range 10 {
+			name, to := fmt.Sprintf("n%d-%d", i+1, k), (k+i)%3/2 // seven of the first node, and six of the second one, send to owner1
+			n.sh(fmt.Sprintf("ip -n %s neigh replace %s lladdr %s nud reachable dev eth0", name, addr, c.nodes[to].mac(fmt.Sprint("owner", to+1))))
+			owner := fmt.Sprint("owner", to+1)
+			want[owner] = append(want[owner], name)
 		}
 	}
-	c.wantSenders(addr, map[string][]string{"owner1": {"x1", "x2"}, "owner2": {"y1", "y2"}})
+	c.wantSenders(addr, want)
 }

@@ -57,6 +57,7 @@ func TestIncidentANeighbourHasTheMACOfTheFormerOwner(t *testing.T) {
 	c.awaitOwners(addr, 0)
 	start(c.nodes[1], "db", addr)
 	c.awaitOwner(addr, "db")
+	i.foretold("stale-belief", addr) // before the client sends a packet
 	if pings() {
 		t.Fatal("the client reaches db at once: the kernel of db has announced its address")
 	}

@@ -99,7 +99,7 @@ var ratings = []struct{ value, title, what string }{
 	{"detected", "a: detected", "a conflict is CONFIRMED, or a finding is reported, with nothing configured but the option that the cell names"},
 	{"cause", "b: cause", "the cause is named"},
 	{"remedy", "c: remedy", "the test carried out the steps that ipwitness prints, or what they do in a cluster, and this ended the conflict or the finding. The cell has the commands among these steps"},
-	{"foretold", "d: foretold", "a finding was reported before the duplicate existed, or before a packet reached the wrong owner"},
+	{"foretold", "d: foretold", "a finding was reported before the duplicate existed or, without a duplicate, before a packet went astray"},
 }
 
 // incidentTable adds the page of incidents.

@@ -417,6 +417,7 @@ func TestAnEndpointLeadsToTheNextOwner(t *testing.T) {
 		t.Errorf("got %v, want that packets for Service written reach pod young", f)
 	}
 	i.Found(f, f.GetKind(), l.ipwitness)
+	i.Foretold(f, l.conflicts(old.Address)) // nothing has sent a packet to the Service
 	l.in("delete", "endpointslice", "written-1")
 	l.awaitFindings()
 	i.Remedied(f.GetRemedy())
