@@ -50,6 +50,9 @@ func (f *fake) server() *Server {
 					break
 				}
 				f.ask("explain %s", ask.Get("address"))
+				if ask.Get("senders") != "true" {
+					return fmt.Errorf("a question without senders: %v", ask)
+				}
 				answer = &pb.ExplainResponse{Address: ask.Get("address"), Summary: "The answer for " + ask.Get("address") + "."}
 			}
 			proto.Merge(into, answer)

@@ -55,7 +55,7 @@ func pageOf[T proto.Message](
 }
 
 func explainPage(s *Server, address string) *page {
-	return pageOf(s, "Explanation of "+address, "", "/v1/explain", url.Values{"address": {address}}, show.Explain)
+	return pageOf(s, "Explanation of "+address, "", "/v1/explain", url.Values{"address": {address}, "senders": {"true"}}, show.Explain)
 }
 
 // helpPage explains the keys and the lists. It needs no server.
