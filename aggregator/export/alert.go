@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -130,6 +131,15 @@ func findingAlerts(f *pb.Finding, now time.Time) (all []*alert) {
 			continue
 		}
 		one.label("kind", f.GetKind(), "id", f.GetId(), "address", f.GetAddress(), "pool", f.GetPool().GetName())
+		senders, services := 0, make(map[string]bool)
+		for _, b := range f.GetBeliefs() {
+			senders += int(b.GetCount())
+		}
+		for _, e := range f.GetEndpoints() {
+			services[e.GetNamespace()+"/"+e.GetService()] = true
+		}
+		one.count("senders", senders)
+		one.count("services", len(services))
 		if len(f.GetNodes()) == 1 {
 			one.label("node", f.GetNodes()[0])
 		}
@@ -144,6 +154,13 @@ func (a *alert) label(pairs ...string) {
 		if pair[1] != "" {
 			a.Labels[pair[0]] = pair[1]
 		}
+	}
+}
+
+// count adds a number other than zero as an annotation. As a label, each change would end the alert and begin another one.
+func (a *alert) count(name string, n int) {
+	if n > 0 {
+		a.Annotations[name] = strconv.Itoa(n)
 	}
 }
 

@@ -254,3 +254,27 @@ func TestAlertsOfFindings(t *testing.T) {
 		}
 	}
 }
+
+// A number that changes changes an annotation, and not the alert.
+func TestAlertsCountWhoSendsAstray(t *testing.T) {
+	now := time.Unix(1800000000, 0)
+	of := func(kind string, beliefs []*pb.Belief, endpoints ...*pb.Endpoint) *alert {
+		t.Helper()
+		all := findingAlerts(&pb.Finding{
+			Kind: kind, Id: "id1", Address: "10.0.0.1", Severity: pb.Finding_CRITICAL, DetectedAt: timestamppb.New(now.Add(-time.Hour)), Beliefs: beliefs, Endpoints: endpoints,
+		}, now)
+		if len(all) != 1 {
+			t.Fatalf("got %d alerts, want one", len(all))
+		}
+		return all[0]
+	}
+	two := of(verdict.FindingStaleBelief, []*pb.Belief{{Count: 1}, {Count: 1}})
+	three := of(verdict.FindingStaleBelief, []*pb.Belief{{Count: 3}})
+	if two.Annotations["senders"] != "2" || three.Annotations["senders"] != "3" || two.key() != three.key() {
+		t.Errorf("got %v and %v, want one alert with 2 and then 3 senders", two, three)
+	}
+	one := of(verdict.FindingEndpointOfFormerOwner, nil, &pb.Endpoint{Service: "web"}, &pb.Endpoint{Service: "web"})
+	if _, senders := one.Annotations["senders"]; one.Annotations["services"] != "1" || senders {
+		t.Errorf("got %v, want one Service, and no number of senders", one)
+	}
+}
