@@ -3,9 +3,12 @@ package tests
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -200,4 +203,142 @@ func TestExplainNamesSendersOnTwoNodes(t *testing.T) {
 		}
 	}
 	c.wantSenders(addr, want)
+}
+
+// Pods on a bridge get and lose addresses and MACs at random, and their neighbour tables change at random. A stale belief is reported
+// if and only if a kernel would send to a MAC that no owner of the address has.
+func TestStaleBeliefsOfRandomTablesAreThoseOfTheKernels(t *testing.T) {
+	t.Parallel()
+	const bridge, router = "02:00:00:00:00:01", "00:00:5e:00:01:07"
+	l := newLab(t)
+	l.sh("ip link add cni0 address "+bridge+" type bridge", "ip link set cni0 up", "ip addr add 10.244.0.1/24 dev cni0")
+	pods, addrs := []string{"p0", "p1", "p2", "p3", "p4", "p5"}, []string{"10.244.0.100", "10.244.0.101", "10.244.0.102"}
+	for i, name := range pods {
+		l.pod(name)
+		l.sh("ip link set v"+name+" master cni0", "ip -n "+name+" link add eth1 type veth peer name eth2")
+		l.assign(name, fmt.Sprintf("10.244.0.%d/24", 10+i))
+		l.sysctl(name, "net/ipv4/neigh/eth0/base_reachable_time_ms=3600000") // entries stay as they are
+	}
+	l.awaitOwner("10.244.0.15", "p5")
+	r := rand.New(rand.NewPCG(37, 3))
+	pick := func(of []string) string { return of[r.IntN(len(of))] }
+	has := map[string]map[string]bool{} // pods by address
+	for _, addr := range addrs {
+		has[addr] = map[string]bool{}
+	}
+	macs := func(name string) []string { // of all interfaces
+		out, err := l.Run("ip -n %s -o link show", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, m := range regexp.MustCompile(`link/ether (\S+)`).FindAllStringSubmatch(out, -1) {
+			all = append(all, m[1])
+		}
+		return all
+	}
+	var steps []string
+	do := func(line string) {
+		steps = append(steps, line)
+		_, _ = l.Run("%s", line) // fails if there is nothing to delete
+	}
+	step := func() {
+		name, addr := pick(pods), pick(addrs)
+		switch r.IntN(8) {
+		case 0: // an address comes or goes
+			if has[addr][name] = !has[addr][name]; has[addr][name] {
+				do("ip -n " + name + " addr add " + addr + "/24 dev eth0")
+			} else {
+				do("ip -n " + name + " addr del " + addr + "/24 dev eth0")
+			}
+		case 1, 2: // it is handed over
+			for other := range has[addr] {
+				do("ip -n " + other + " addr del " + addr + "/24 dev eth0")
+			}
+			has[addr] = map[string]bool{name: true}
+			do("ip -n " + name + " addr add " + addr + "/24 dev eth0")
+		case 3: // another MAC
+			do(fmt.Sprintf("ip -n %s link set eth0 address 02:00:00:00:01:%02x", name, r.IntN(256)))
+		case 4:
+			do("ip -n " + name + " neigh del " + addr + " dev eth0")
+		case 5: // the kernel asks
+			do("ip -n " + name + " neigh replace " + addr + " dev eth0 use")
+		default: // of a pod, of nobody, of a virtual router, of the node
+			mac := pick(append(macs(pick(pods)), "02:00:00:00:00:99", router, bridge))
+			do("ip -n " + name + " neigh replace " + addr + " lladdr " + mac + " nud " + pick([]string{"reachable", "reachable", "permanent", "stale"}) + " dev eth0")
+		}
+	}
+	// kernels returns the pods that send packets for an address to a MAC that no owner has, by both. A MAC that several addresses are
+	// believed to have may be that of a router, so it is reported only if an owner has left: unsure.
+	kernels := func() (want map[string][]string, unsure map[string]bool) {
+		want, unsure = map[string][]string{}, map[string]bool{}
+		believed := map[string]map[string]bool{} // addresses by MAC
+		for _, addr := range addrs {
+			owners, owned := 0, []string{router, bridge} // the node may pass packets on
+			for name, yes := range has[addr] {
+				if yes {
+					owners++
+					owned = append(owned, macs(name)...)
+				}
+			}
+			for _, name := range pods {
+				out, err := l.Run("ip -n %s neigh show %s dev eth0", name, addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f := regexp.MustCompile(`lladdr (\S+) .*(REACHABLE|PERMANENT|DELAY|PROBE)`).FindStringSubmatch(out)
+				if f == nil || has[addr][name] {
+					continue
+				}
+				if believed[f[1]] == nil {
+					believed[f[1]] = map[string]bool{}
+				}
+				believed[f[1]][addr] = true
+				if owners == 1 && !slices.Contains(owned, f[1]) { // nobody has it, or a conflict replaces the finding
+					want[addr+" "+f[1]] = append(want[addr+" "+f[1]], name)
+				}
+			}
+		}
+		for key := range want {
+			_, mac, _ := strings.Cut(key, " ")
+			unsure[key] = len(believed[mac]) > 1
+		}
+		return want, unsure
+	}
+	found := 0
+	for range 20 {
+		for range 1 + r.IntN(4) {
+			step()
+		}
+		var got, want map[string][]string
+		var unsure map[string]bool
+		defer func() {
+			if t.Failed() {
+				t.Logf("got %v, want %v, after\n%s", got, want, strings.Join(steps, "\n"))
+			}
+		}()
+		began := time.Now()
+		wait.Until(t, "the stale beliefs of the kernels", func() bool {
+			if time.Since(began) > 30*time.Second { // frames bear entries out for a minute
+				t.Fatal("not within 30 s")
+			}
+			got = map[string][]string{}
+			want, unsure = kernels()
+			for _, f := range l.findings("?kind=stale-belief") {
+				for _, b := range f.GetBeliefs() {
+					key := f.GetAddress() + " " + b.GetMac()
+					for _, h := range b.GetHolders() {
+						got[key] = append(got[key], h.GetWorkload().GetName())
+					}
+					slices.Sort(got[key])
+				}
+			}
+			maps.DeleteFunc(want, func(key string, _ []string) bool { return unsure[key] && got[key] == nil })
+			return maps.EqualFunc(got, want, slices.Equal)
+		})
+		found += len(want)
+	}
+	if found < 10 {
+		t.Errorf("got %d stale beliefs, want more of them", found)
+	}
 }

@@ -308,3 +308,22 @@ func TestAnAnswerHasAllEntriesForAnAddress(t *testing.T) {
 		t.Errorf("got %d entries, truncated %t, own only %t, want %d, and that there are others", len(got.GetBeliefs()), got.GetTruncated(), got.GetOwnOnly(), mostAnswered)
 	}
 }
+
+// A frame bears an entry out no longer when its sender has another MAC. That of another sender still does.
+func TestAFrameWithAFormerMACBearsNothingOut(t *testing.T) {
+	f := bridgeOfPods()
+	k := newTestKernel(t, f)
+	l := agenttest.PodVeth(30)
+	for _, mac := range []string{l.MAC, "another"} {
+		k.AddFrame(wireKey(2, ipwitnessv1.Evidence_ANSWERED, "10.244.0.6", mac), seenNow())
+	}
+	l.MAC = "moved!"
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 6, Link: l})
+	var left []string
+	for key := range k.table.WireClaimsTo(netip.MustParseAddr("10.244.0.6")) {
+		left = append(left, key.MAC)
+	}
+	if len(left) != 1 || left[0] != "another" {
+		t.Errorf("got frames with the MACs %q, want only that of another sender", left)
+	}
+}

@@ -62,7 +62,8 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 	}
 	if known && l.MAC != old.MAC {
 		for addr, by := range k.holders {
-			if slices.ContainsFunc(by, func(h held) bool { return h.ns == ns }) {
+			if slices.ContainsFunc(by, func(h held) bool { return h.ns == ns }) { // its frames with the former MAC bear nothing out
+				k.ClaimEnded(k.table.RemoveWire(addr, func(c table.ClaimKey) bool { return c.MAC == old.MAC }, now))
 				k.believe(addr)
 			}
 		}
