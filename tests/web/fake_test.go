@@ -28,6 +28,8 @@ type fake struct {
 	refuseFindings, refuseOwners atomic.Bool
 	// watches is the number of open watches of nodes, and reads that of lists of nodes.
 	watches, reads atomic.Int64
+	// many are messages of the watch of conflicts in place of the usual ones.
+	many []proto.Message
 	// histories is closed when the histories of pools may be answered.
 	histories chan struct{}
 }
@@ -105,13 +107,22 @@ func newFake(t *testing.T) *fake {
 		return c
 	}
 	// The conflict follows the bookmark in the same chunk.
-	f.watch("/v1/conflicts:watch", nil,
+	usual := []proto.Message{
 		&pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, Coverage: coverage},
-		&pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: conflict("held", pb.Conflict_CONFIRMED, 0)})
+		&pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: conflict("held", pb.Conflict_CONFIRMED, 0)},
+	}
+	f.HandleFunc("GET /v1/conflicts:watch", func(w http.ResponseWriter, r *http.Request) {
+		if f.many != nil {
+			usual = f.many
+		}
+		watched := &fake{ServeMux: http.NewServeMux()}
+		watched.watch("/v1/conflicts:watch", nil, usual...)
+		watched.ServeHTTP(w, r)
+	})
 	findings := []proto.Message{}
 	for i := range fakeFindings {
 		findings = append(findings, &pb.WatchFindingsResponse{Type: pb.Watch_ADDED, Finding: &pb.Finding{
-			Id: fmt.Sprintf("f%d", i), Kind: "leaked", Severity: pb.Finding_WARNING, Address: fmt.Sprintf("10.0.0.%d", i), Summary: fmt.Sprintf("leak %d.", i), DetectedAt: minute(0),
+			Id: fmt.Sprintf("f%d", i), Incident: "leaks", Kind: "leaked", Severity: pb.Finding_WARNING, Address: fmt.Sprintf("10.0.0.%d", i), Summary: fmt.Sprintf("leak %d.", i), DetectedAt: minute(0),
 		}})
 	}
 	// A lost state and the one that replaces it are in one chunk.
@@ -150,6 +161,9 @@ func newFake(t *testing.T) *fake {
 			}
 		}
 		return &pb.ListPoolsResponse{Pools: fakePools(history)}
+	})
+	f.answer("/v1/incidents/", nil, func(*http.Request) proto.Message {
+		return &pb.Incident{Id: "leaks", Summary: "Leaked allocations: 30 addresses."}
 	})
 	f.answer("/v1/owners", &f.refuseOwners, func(*http.Request) proto.Message { return &pb.ListOwnersResponse{Owners: heldBy("red", "blue")} })
 	f.answer("/v1/explain", nil, func(*http.Request) proto.Message {
@@ -210,7 +224,7 @@ func TestThePageReadsAllPagesAndChunks(t *testing.T) {
 	b := newTab(t, f.url, "/")
 	b.await("the conflict that follows the bookmark", card("10.9.9.9", "confirmed"))
 	b.await("the newest resolved conflict first", `document.querySelector('[data-resolved]')?.dataset.resolved === 'newest'`)
-	b.text("30 findings")
+	b.text("30 addresses")
 	for _, i := range []int{29, 3} {
 		b.do(chromedp.Evaluate(fmt.Sprintf(`location.hash = '#/finding/f%d'`, i), nil))
 		b.await("the linked finding", fmt.Sprintf(`document.querySelector('details[open] summary')?.innerText === 'leak %d.'`, i))
@@ -219,4 +233,45 @@ func TestThePageReadsAllPagesAndChunks(t *testing.T) {
 	b.open("/#/address/10.9.9.9")
 	b.text("Only the last 1000 changes are shown")
 	b.await("an owner that is gone", `(l => !!l && l.includes('red from') && !l.includes('to now'))(document.querySelector('.history svg')?.getAttribute('aria-label'))`)
+}
+
+// manyMembers is the number of conflicts of one accident, and of unrelated ones.
+const manyMembers = 10_000
+
+// Ten thousand conflicts, of one incident or of one each, are rows of which only the visible ones are in the document, and
+// are drawn in 200 ms.
+func TestTenThousandConflictsStayUsable(t *testing.T) {
+	for name, incident := range map[string]string{"one incident": "i%.0d", "unrelated": "i%d"} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			var all []proto.Message
+			for i := range manyMembers {
+				address := fmt.Sprintf("10.%d.%d.%d", 1+i>>16, i>>8&255, i&255)
+				all = append(all, &pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: &pb.Conflict{
+					Id: fmt.Sprintf("c%d", i), Incident: fmt.Sprintf(incident, i), Address: address, State: pb.Conflict_CONFIRMED, Episode: 1, Owners: heldBy("red", "blue"), DetectedAt: minute(0),
+					Cause: "ipam-state-lost",
+				}})
+			}
+			f.many = append(all, &pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, Coverage: &pb.Coverage{Expected: 1, Heard: 1}})
+			b := newTab(t, f.url, "/#/ipam")
+			b.await("all conflicts", fmt.Sprintf(`document.title.startsWith('(%d)')`, manyMembers))
+			took := time.Duration(eval[float64](b, `new Promise(done => {
+				const begin = performance.now()
+				const look = () => document.querySelectorAll('.fold').length > 5 ? requestAnimationFrame(() => setTimeout(() => done(performance.now() - begin))) : setTimeout(look)
+				location.hash = '#/'
+				look()
+			})`) * float64(time.Millisecond))
+			t.Logf("%d conflicts were drawn after %s", manyMembers, took.Round(time.Millisecond))
+			if took > 200*time.Millisecond {
+				t.Errorf("%d conflicts were drawn after %s", manyMembers, took)
+			}
+			b.do(chromedp.Evaluate(`scrollTo(0, document.body.scrollHeight / 2)`, nil))
+			b.await("rows in the middle", `[...document.querySelectorAll('.fold')].some(r => (r => r.top > 0 && r.bottom < innerHeight)(r.getBoundingClientRect()))`)
+			if got := eval[int](b, `document.querySelectorAll('.fold').length`); got > 200 {
+				t.Errorf("got %d rows in the document, want those that are visible", got)
+			}
+			b.do(chromedp.Evaluate(`location.hash = '#/conflict/c7777'`, nil))
+			b.await("the linked conflict", `!!document.querySelector('[data-member="10.1.30.97, confirmed"] article.conflict')`)
+		})
+	}
 }

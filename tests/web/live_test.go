@@ -18,9 +18,9 @@ import (
 // calmText begins the verdict if everything is seen and no address is held twice.
 const calmText = "No address is held twice"
 
-// card returns an expression for the card of a conflict about an address in a state.
+// card returns an expression for the row or the card of a conflict about an address in a state.
 func card(address, state string) string {
-	return fmt.Sprintf(`[...document.querySelectorAll('article.conflict')].some(c => c.getAttribute('aria-label') === %q)`, address+", "+state)
+	return fmt.Sprintf(`[...document.querySelectorAll('article.conflict, [data-member]')].some(c => (c.dataset.member ?? c.getAttribute('aria-label')) === %q)`, address+", "+state)
 }
 
 // newPair returns a host on which ipwitness observes two pods of one bridge, and a tab that shows it.
@@ -205,12 +205,13 @@ func TestPicturesOfTheDocs(t *testing.T) {
 	b.await("the number of owners", `document.querySelector('.verdict').innerText.includes('owners on')`)
 	b.picture(filepath.Join(*pictures, "web-calm.png"))
 	s.accident(t.Context())
-	for _, address := range []string{s.fleet.Address(4, 3), "10.244.0.2", "10.244.0.3"} {
+	for _, address := range []string{"10.244.0.2", "10.244.0.3"} {
 		b.await("conflict of "+address, card(address, "confirmed"))
 	}
+	b.await("the other incident", `Number(document.querySelector('.folds').dataset.items) > 1`)
 	b.text("node-11")
 	for _, view := range []struct{ name, path, ready string }{
-		{"now", "/#/", `!!document.querySelector('.unseen') && !!document.querySelector('article.finding')`},
+		{"now", "/#/", `!!document.querySelector('.unseen') && !!document.querySelector('article.incident .steps')`},
 		{"address", "/#/address/10.244.0.2", `document.querySelectorAll('.history rect').length > 2 && !!document.querySelector('.rules')`},
 		{"map", "/#/map", `document.querySelectorAll('.joins path').length > 0 && /pods/.test(document.querySelector('.nodes').innerText)`},
 		{"ipam", "/#/ipam", `document.querySelectorAll('tbody tr').length > 3`},

@@ -44,7 +44,7 @@ func TestEveryViewIsAccessibleAndKeepsThePolicy(t *testing.T) {
 	b.await("a conflict", card("10.244.0.2", "confirmed"))
 	b.do(chromedp.Evaluate(string(axe), nil))
 	for _, view := range []struct{ path, ready string }{
-		{"/#/", `!!document.querySelector('article.finding')`},
+		{"/#/", `!!document.querySelector('article.incident .folds .fold')`},
 		{"/#/address", `document.querySelectorAll('.ownerrow').length > 10`},
 		{"/#/address/10.244.0.2", `document.querySelectorAll('.history rect').length > 2 && !!document.querySelector('.rules')`},
 		{"/#/map/node-12", `document.querySelectorAll('.joins path').length > 0 && document.querySelectorAll('.ownerrow').length > 2`},

@@ -37,10 +37,10 @@ function Page() {
   )
 }
 
-/** Moves the focus to the next or previous card. */
+/** Moves the focus to the next or previous row or card. */
 function step(by: number) {
-  const cards = [...document.querySelectorAll<HTMLElement>('main article.card')]
-  const at = cards.findIndex((c) => c.contains(document.activeElement))
+  const cards = [...document.querySelectorAll<HTMLElement>('main article.card, main .fold')]
+  const at = cards.findLastIndex((c) => c.contains(document.activeElement))
   const next = cards[Math.max(0, Math.min(cards.length - 1, at + by))]
   next?.focus()
   next?.scrollIntoView({ block: 'nearest' })

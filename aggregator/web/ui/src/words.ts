@@ -1,5 +1,5 @@
 // Names of things, and texts for values of the API.
-import type { Awaited, Conflict, Coverage, Finding, ListNodesResponse, Owner, PreviousOwner, Scope, Workload } from './types'
+import type { Awaited, Coverage, Finding, ListNodesResponse, Owner, PreviousOwner, Scope, Workload } from './types'
 
 export const count = (n: number, one: string, many: string) => `${n.toLocaleString('en-US')} ${n === 1 ? one : many}`
 
@@ -111,23 +111,7 @@ export function unseen(c: Coverage | undefined, n: Pick<ListNodesResponse, 'kube
   return out
 }
 
-/** Conflicts with the same owners, cause and state are shown as one. */
-export interface Group {
-  conflicts: Conflict[]
-}
-
-export function grouped(all: Conflict[]): Group[] {
-  const groups = new Map<string, Group>()
-  for (const c of all) {
-    const key = [c.state, c.acknowledgement ? 'ack' : '', c.cause, ...c.owners.map(ownerKey).sort()].join('\n')
-    const group = groups.get(key) ?? { conflicts: [] }
-    group.conflicts.push(c)
-    groups.set(key, group)
-  }
-  return [...groups.values()]
-}
+const numbers = new Intl.Collator('en', { numeric: true })
 
 /** Orders addresses as numbers. */
-export function compareAddresses(a: string, b: string): number {
-  return a.localeCompare(b, 'en', { numeric: true })
-}
+export const compareAddresses = (a: string, b: string) => numbers.compare(a, b)

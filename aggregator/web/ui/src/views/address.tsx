@@ -8,7 +8,7 @@ import { History } from '../parts/history'
 import { OwnerList } from '../parts/ownerlist'
 import { active, findings, poll } from '../live'
 import { full, ms } from '../time'
-import { grouped, title } from '../words'
+import { title } from '../words'
 import { isAddress, meanings, resolve, type Meaning } from '../search'
 import { refine, route, to } from '../route'
 import type { Event, ExplainResponse, Gap, ListEventsResponse } from '../types'
@@ -116,7 +116,6 @@ function One({ address, at }: { address: string; at: string | undefined }) {
 }
 
 function Explanation({ answer, at }: { answer: ExplainResponse; at: string | undefined }) {
-  const groups = grouped(answer.conflicts)
   const about = at ? answer.findings : [...findings.value.values()].filter((f) => f.address === answer.address || f.addresses.includes(answer.address))
   return (
     <>
@@ -125,7 +124,7 @@ function Explanation({ answer, at }: { answer: ExplainResponse; at: string | und
         {!answer.owners.length && <Empty>{answer.coverage?.incomplete && !at ? 'No owner is known, but not everything is seen.' : 'Nobody holds this address.'}</Empty>}
         <div class="owners">{answer.owners.map((o) => <OwnerBlock owner={o} note={<Previous owner={o} />} />)}</div>
       </section>
-      {groups.length > 0 && <section aria-label="Conflicts"><h2>Conflicts</h2>{groups.map((g) => <ConflictCard key={g.conflicts[0]!.id} group={g} open={g.conflicts[0]!.state !== 'RESOLVED' && !at} linked={false} />)}</section>}
+      {answer.conflicts.length > 0 && <section aria-label="Conflicts"><h2>Conflicts</h2>{answer.conflicts.map((c) => <ConflictCard key={c.id} conflict={c} open={c.state !== 'RESOLVED' && !at} />)}</section>}
       {about.length > 0 && <section aria-label="Findings"><h2>Findings</h2>{about.map((f) => <article class="card finding"><header><Badge state={f.severity} /><h3>{title(f.kind)}</h3></header><ul class="findings"><FindingItem finding={f} open={false} /></ul></article>)}</section>}
       {answer.steps.length > 0 && <section aria-label="How it was judged">
         <h2>How it was judged</h2>

@@ -1,31 +1,22 @@
 // What is wrong now: conflicts, findings, and what is not seen.
 import { AddressLink, Ago, Badge, Empty, More } from '../parts/basics'
-import { ConflictCard } from '../parts/conflict'
-import { FindingGroups } from '../parts/finding'
+import { Incidents } from '../parts/incident'
+import { incidents } from '../incidents'
 import { active, conflictsKnown, connection, coverage, findings, nodes, owners, resolved } from '../live'
 import { duration, full, ms } from '../time'
-import { compareAddresses, count, grouped, ownerName, someOf, unseen } from '../words'
+import { compareAddresses, count, ownerName, someOf, unseen } from '../words'
 import { route, to } from '../route'
 import type { Conflict, Node } from '../types'
 
-const worstFirst = (a: Conflict, b: Conflict) => rank(a) - rank(b) || ms(b.detectedAt) - ms(a.detectedAt)
-const rank = (c: Conflict) => (c.acknowledgement ? 2 : c.state === 'CONFIRMED' ? 0 : 1)
-
 export function Now() {
-  const current = active.value.toSorted(worstFirst)
-  const groups = grouped(current)
-  const found = [...findings.value.values()]
   const { view, subject } = route.value
   return (
     <>
-      <Verdict conflicts={current} />
+      <Verdict conflicts={active.value} />
       <NotSeen />
-      {groups.length > 0 && <section aria-label="Active conflicts">
-        {groups.map((g, i) => <ConflictCard key={g.conflicts[0]!.id} group={g} open={i < 1} linked={view === 'conflict' && g.conflicts.some((c) => c.id === subject)} />)}
-      </section>}
-      {found.length > 0 && <section aria-label="Findings">
-        <h2>Findings <span class="muted">— problems that are not duplicates yet</span></h2>
-        <FindingGroups findings={found} open={view === 'finding' ? subject : undefined} />
+      {incidents.value.length > 0 && <section aria-label="Incidents">
+        <h2>Incidents <span class="muted">— what has one cause is one row</span></h2>
+        <Incidents all={incidents.value} linked={view === 'conflict' || view === 'finding' ? subject : ''} />
       </section>}
       <Resolved />
       <Agents />
