@@ -127,7 +127,7 @@ func newCore(cfg coreConfig) (*core, error) {
 		c.conditions = &live.Conditions{Facts: c.facts, Shards: c.shards, Acknowledgements: c.acknowledgements, Coverage: c.coverage, Kubernetes: cfg.kubernetes}
 	}
 	if c.metrics, err = live.NewMetrics(live.MetricsConfig{
-		Facts: c.facts, Shards: c.shards, Findings: c.findings, Acknowledgements: c.acknowledgements, Coverage: c.coverage,
+		Facts: c.facts, Shards: c.shards, Findings: c.findings, Incidents: c.events.Incidents, Acknowledgements: c.acknowledgements, Coverage: c.coverage,
 		Journal: c.journal, Exports: c.exports, Stream: c.stream, Watches: c.watches, Problems: c.problems,
 	}, cfg.registry); err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/incident"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -103,7 +104,7 @@ func conflictAlert(c *pb.Conflict, since, now time.Time) *alert {
 	}
 	one := r.fires(since, now, explain.ConflictAlert(c.GetAddress(), c.GetCause(), c.GetId(), c.GetSummary(), c.GetState() == pb.Conflict_CONFIRMED))
 	if one != nil {
-		one.label("address", c.GetAddress(), "cause", c.GetCause(), "id", c.GetId(), "scope", c.GetScope().GetName(), "state", state)
+		one.label("address", c.GetAddress(), "cause", c.GetCause(), "id", c.GetId(), "incident", incident.OfMember(c), "scope", c.GetScope().GetName(), "state", state)
 	}
 	return one
 }
@@ -130,7 +131,7 @@ func findingAlerts(f *pb.Finding, now time.Time) (all []*alert) {
 		if one == nil {
 			continue
 		}
-		one.label("kind", f.GetKind(), "id", f.GetId(), "address", f.GetAddress(), "pool", f.GetPool().GetName())
+		one.label("kind", f.GetKind(), "id", f.GetId(), "incident", incident.OfMember(f), "address", f.GetAddress(), "pool", f.GetPool().GetName())
 		senders, services := 0, make(map[string]bool)
 		for _, b := range f.GetBeliefs() {
 			senders += int(b.GetCount())

@@ -44,7 +44,7 @@ func TestAlertsOfConflicts(t *testing.T) {
 	const name = "IpwitnessAddressConflict 10.0.0.1"
 	got := b.awaitFiring(h, name)[name]
 	for label, want := range map[string]string{
-		"severity": "critical", "cluster": "prod", "cause": "static-address", "id": "id1", "scope": "pods", "state": "confirmed",
+		"severity": "critical", "cluster": "prod", "cause": "static-address", "id": "id1", "incident": "id1", "scope": "pods", "state": "confirmed",
 	} {
 		if got.Labels[label] != want {
 			t.Errorf("label %s: got %q, want %q", label, got.Labels[label], want)

@@ -139,6 +139,9 @@ func TestMembersComeAndGo(t *testing.T) {
 		got.GetDetectedAt().GetSeconds() != 10 || got.GetSeverity() != pb.Finding_CRITICAL || got.GetPool().GetName() != "p" {
 		t.Errorf("got %v, want both", got)
 	}
+	if got := x.Count(); len(got) != 1 || got[pb.Finding_CRITICAL] != 1 || x.Of("c") != "i" || x.Of("i") != "" {
+		t.Errorf("got %v, want one critical incident", got)
+	}
 	c.State, c.Acknowledgement = pb.Conflict_CONFIRMED, &pb.Acknowledgement{}
 	if was := x.PutConflict(c, ""); was != "i" {
 		t.Errorf("got %q, want i", was)
@@ -154,8 +157,8 @@ func TestMembersComeAndGo(t *testing.T) {
 		t.Errorf("got %q, want that it moves", was)
 	}
 	c.State = pb.Conflict_RESOLVED
-	if was := x.PutConflict(c, ""); was != "j" || x.Len() != 0 || len(x.members) != 0 {
-		t.Errorf("got %q and %d incidents, want none", was, x.Len())
+	if was := x.PutConflict(c, ""); was != "j" || len(x.incidents) != 0 || len(x.members) != 0 {
+		t.Errorf("got %q and %d incidents, want none", was, len(x.incidents))
 	}
 	if x.PutConflict(&pb.Conflict{Id: "old", State: pb.Conflict_SUSPECTED}, ""); x.Get("old") == nil {
 		t.Error("a member from an earlier version is no incident")

@@ -205,11 +205,33 @@ func add[K comparable](counts map[K]int, key K, by int) {
 	}
 }
 
-// Len returns the number of incidents.
-func (x *Index) Len() int {
+// Of returns the incident that a conflict or finding belongs to; empty if it is no member.
+func (x *Index) Of(id string) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return len(x.incidents)
+	if m := x.members[id]; m != nil {
+		return m.incident
+	}
+	return ""
+}
+
+// Count returns the number of incidents of each severity.
+func (x *Index) Count() map[pb.Finding_Severity]int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	all := make(map[pb.Finding_Severity]int)
+	for _, g := range x.incidents {
+		all[g.severity()]++
+	}
+	return all
+}
+
+// severity returns the highest severity of a member.
+func (g *group) severity() (highest pb.Finding_Severity) {
+	for s := range g.severities {
+		highest = max(highest, s)
+	}
+	return highest
 }
 
 // After yields the IDs of the incidents after one, in order.
@@ -250,12 +272,9 @@ func (x *Index) Get(id string) *pb.Incident {
 		return nil
 	}
 	out := &pb.Incident{
-		Id: id, Pool: g.pool, DetectedAt: g.since,
+		Id: id, Pool: g.pool, DetectedAt: g.since, Severity: g.severity(),
 		Confirmed: uint32(g.confirmed), Suspected: uint32(g.suspected), Acknowledged: uint32(g.acknowledged), Findings: uint32(g.findings),
 		AddressCount: uint32(len(g.addresses)), Addresses: first(g.addresses),
-	}
-	for s := range g.severities {
-		out.Severity = max(out.Severity, s)
 	}
 	out.Cause = slices.MinFunc(slices.Sorted(maps.Keys(g.causes)), func(a, b string) int { return rank(a) - rank(b) })
 	out.Runbook = explain.Runbook(out.Cause)

@@ -14,6 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/incident"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
@@ -36,6 +37,7 @@ type MetricsConfig struct {
 	Facts            *facts.Facts
 	Shards           *judge.Shards
 	Findings         *judge.Findings
+	Incidents        *incident.Index
 	Acknowledgements *Acknowledgements
 	Coverage         *Coverage
 	// Journal is the journal; nil if none is kept.
@@ -89,8 +91,9 @@ func metrics() []*metric {
 		gauge("conflicts_acknowledged", "Active conflicts that are acknowledged. The labels are the same as for ipwitness_conflicts, "+
 			"so that this can be subtracted from it.", "state", "cause"),
 		gauge("conflict_info", fmt.Sprintf("One series for each active conflict that is not acknowledged, at most %d, confirmed ones first.", maxConflictInfo),
-			"address", "scope", "cause", "id", "state", "owners"),
+			"address", "scope", "cause", "id", "incident", "state", "owners"),
 		gauge("conflict_detected_timestamp_seconds", "Time of detection of each conflict in ipwitness_conflict_info.", "address", "id"),
+		gauge("incidents", "Incidents: active conflicts and findings, grouped by cause, by their severity.", "severity"),
 		gauge("findings", "Problems that are not yet conflicts.", "kind"),
 		gauge("finding_detected_timestamp_seconds",
 			fmt.Sprintf("Time of detection of a finding. One series for each, at most %d, critical ones first.", maxFindingSeries),
@@ -279,6 +282,12 @@ func (m *Metrics) collectConflicts(set scrape, known bool) {
 		}
 		conflicts[of] = n
 	}
+	incidents := m.Incidents.Count()
+	for _, s := range []pb.Finding_Severity{pb.Finding_INFO, pb.Finding_WARNING, pb.Finding_CRITICAL} {
+		if incidents[s] > 0 || known {
+			set("incidents", float64(incidents[s]), word(s))
+		}
+	}
 	for c, n := range conflicts {
 		if n.all == 0 && !known {
 			continue // it is not known that there are none
@@ -296,7 +305,7 @@ func (m *Metrics) collectConflicts(set scrape, known bool) {
 			owners = append(owners, fmt.Sprintf("%s (%s)", explain.OwnerName(&c.Owners[i]), c.Owners[i].Node.Name))
 		}
 		m.Facts.RUnlock()
-		set("conflict_info", 1, c.Address.String(), c.Scope, c.Cause, c.ID, word(pb.Conflict_State(c.Phase)), several(owners, " | "))
+		set("conflict_info", 1, c.Address.String(), c.Scope, c.Cause, c.ID, m.Incidents.Of(c.ID), word(pb.Conflict_State(c.Phase)), several(owners, " | "))
 		set("conflict_detected_timestamp_seconds", seconds(c.DetectedAt), c.Address.String(), c.ID)
 	}
 }

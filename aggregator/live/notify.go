@@ -128,7 +128,7 @@ func (s *Notifier) enter(e *Event, logged map[string]loggedState, allows func(*E
 		delete(logged, c.GetId())
 	}
 	if is.state != before.state && allows(e) {
-		s.Log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),
+		s.Log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(), "incident", c.GetIncident(),
 			"episode", c.GetEpisode(), "scope", c.GetScope().GetName(), "rule", c.GetRule(), "cause", c.GetCause(), "summary", c.GetSummary())
 	}
 	switch ack := is.acknowledgement; {
@@ -149,7 +149,7 @@ func (s *Notifier) enterFinding(e *Event, allows func(*Event) bool) {
 	}
 	switch e.Type {
 	case pb.Watch_ADDED:
-		s.Log.Warn("finding", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress(), "summary", f.GetSummary())
+		s.Log.Warn("finding", "kind", f.GetKind(), "id", f.GetId(), "incident", f.GetIncident(), "nodes", f.GetNodes(), "address", f.GetAddress(), "summary", f.GetSummary())
 	case pb.Watch_REMOVED:
 		s.Log.Info("finding ended", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress())
 	default:

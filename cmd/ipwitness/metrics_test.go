@@ -50,7 +50,7 @@ func (r *registered) MustRegister(all ...prometheus.Collector) {
 // values describes the values of labels: a list, or a description. A key is a label, or a metric
 // with a label if that label differs there.
 var values = map[string]string{
-	"address": "the address, or range of addresses", "id": "the id of the conflict or finding", "node": "the node's name",
+	"address": "the address, or range of addresses", "id": "the id of the conflict or finding", "incident": "the id of the incident that the conflict belongs to", "node": "the node's name",
 	"scope":  "the name of the scope: the network's, the node's, or NODE/IFACE[.VLAN]",
 	"owners": "who they are, four at most, with their nodes", "holder": "who holds the address, four at most",
 	"pool": "the name of the pool: a directory on the node, or the object's name", "network": "the CNI network that the pool is of",
