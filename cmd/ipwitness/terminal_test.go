@@ -128,12 +128,12 @@ func TestGroupsAreAnnounced(t *testing.T) {
 	var all []*pb.Conflict
 	for _, address := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"} {
 		c := conflict("id"+address[7:], pb.Conflict_CONFIRMED)
-		c.Address = address
+		c.Address, c.Incident = address, "abcd"
 		all = append(all, c)
 	}
 	c := serve(t, handler{"/v1/conflicts": ok(&pb.ListConflictsResponse{Coverage: everything, Conflicts: all})})
 	c.run(t, 0, "conflicts")
-	c.wantStderr(t, "4 addresses of a/x and b/y share a line: --ungrouped lists each.\n")
+	c.wantStderr(t, "4 addresses of one incident share a line: 'ipwitness incidents abcd' shows the steps to take, and --ungrouped lists each.\n")
 	if got := strings.Count(c.stdout.String(), "\n"); got != 2 {
 		t.Errorf("got %d lines, want 2:\n%s", got, &c.stdout)
 	}

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -38,8 +39,14 @@ func conflictColumns() []Column[*pb.Conflict] {
 	}
 }
 
-// ConflictNames returns the short names of the owners of a conflict.
-func ConflictNames(c *pb.Conflict) string { return strings.Join(OwnerNames(c.GetOwners()), " | ") }
+// ConflictNames returns the short names of the owners of a conflict, or of some of them for a row of several conflicts.
+func ConflictNames(c *pb.Conflict) string {
+	names := OwnerNames(c.GetOwners())
+	if len(names) > named+1 && c.GetId() == "" {
+		return few(names)
+	}
+	return strings.Join(names, " | ")
+}
 
 // ConflictState returns the state of a conflict, and whether it is acknowledged.
 func ConflictState(c *pb.Conflict) string {
@@ -85,24 +92,29 @@ func since(c *pb.Conflict, now time.Time) string {
 	return text + ", for " + age(c.GetDetectedAt(), c.GetResolvedAt().AsTime())
 }
 
-// Conflicts writes conflicts as a table. Many conflicts between the same owners share one row, unless
-// the layout is ungrouped or wide; the notes say which ones.
+// Conflicts writes conflicts as a table. Many conflicts of one incident in one state share one row, unless
+// the layout is ungrouped or wide; the notes say how to list them.
 func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Time) (notes []string, err error) {
 	rows := conflicts
 	if !layout.Ungrouped && !layout.Wide {
 		rows = grouped(conflicts, func(c *pb.Conflict) string {
-			var holders []string
-			for _, o := range c.GetOwners() {
-				holders = append(holders, holder(o))
+			if c.GetIncident() == "" {
+				return ""
 			}
-			slices.Sort(holders)
-			return strings.Join(append(holders, ConflictState(c), scope(c.GetScope()), c.GetCause(), ConflictNames(c)), "\x00")
+			return strings.Join([]string{c.GetIncident(), ConflictState(c), scope(c.GetScope()), c.GetCause()}, "\x00")
 		}, func(all []*pb.Conflict) *pb.Conflict {
 			one := all[0]
-			notes = append(notes, fmt.Sprintf("%d addresses of %s share a line: --ungrouped lists each.",
-				len(all), clean(strings.Join(OwnerNames(one.GetOwners()), " and "))))
-			out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Owners: one.GetOwners(), Clusters: one.GetClusters(), Acknowledgement: one.GetAcknowledgement()}
+			notes = append(notes, fmt.Sprintf("%d addresses of one incident share a line: '%s incidents %s' shows the steps to take, and --ungrouped lists each.",
+				len(all), cmp.Or(layout.Program, "ipwitness"), one.GetIncident()))
+			out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Clusters: one.GetClusters(), Acknowledgement: one.GetAcknowledgement()}
+			owners := map[string]bool{}
 			for _, c := range all { // from when the first of them was detected until the last of them was resolved
+				for _, o := range c.GetOwners() {
+					if of := holder(o); !owners[of] {
+						owners[of] = true
+						out.Owners = append(out.Owners, o)
+					}
+				}
 				if CompareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 { // unknown times are last
 					out.DetectedAt = c.GetDetectedAt()
 				}

@@ -36,7 +36,7 @@ func longConflict() *pb.Conflict {
 func crowd(n int) (all []*pb.Conflict) {
 	for i := range n {
 		c := conflict(pb.Conflict_CONFIRMED)
-		c.Id, c.Address = fmt.Sprintf("id%d", i), fmt.Sprintf("10.244.1.%d", i+1)
+		c.Id, c.Address, c.Incident = fmt.Sprintf("id%d", i), fmt.Sprintf("10.244.1.%d", i+1), "abcd"
 		c.DetectedAt = at(time.Duration(i) * time.Minute)
 		all = append(all, c)
 	}
@@ -210,7 +210,7 @@ func TestAWatchRepeatsItsHeaderWhenColumnsAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestConflictsBetweenTheSameOwnersAreGrouped(t *testing.T) {
+func TestConflictsOfOneIncidentAreGrouped(t *testing.T) {
 	all := append(crowd(200), conflicts()...)
 	var b bytes.Buffer
 	groups, err := Conflicts(&b, all, piped, now)
@@ -218,8 +218,7 @@ func TestConflictsBetweenTheSameOwnersAreGrouped(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantShown(t, "conflicts-grouped", b.String())
-	// conflicts() has one more between these owners, which belongs to the group.
-	if want := []string{"201 addresses of default/web-1 and shop/cart share a line: --ungrouped lists each."}; !slices.Equal(groups, want) {
+	if want := []string{"200 addresses of one incident share a line: 'ipwitness incidents abcd' shows the steps to take, and --ungrouped lists each."}; !slices.Equal(groups, want) {
 		t.Errorf("got %v, want %v", groups, want)
 	}
 	for name, layout := range map[string]Layout{"ungrouped": {Ungrouped: true}, "wide": {Wide: true}} {
@@ -239,11 +238,10 @@ func TestOnlyAlikeConflictsAreGrouped(t *testing.T) {
 		"state":    func(c *pb.Conflict) { c.State = pb.Conflict_SUSPECTED },
 		"cause":    func(c *pb.Conflict) { c.Cause = "static-address" },
 		"scope":    func(c *pb.Conflict) { c.Scope = &pb.Scope{Kind: pb.Scope_LINK, Name: "l"} },
-		"owner":    func(c *pb.Conflict) { c.Owners = []*pb.Owner{c.Owners[0], pod("shop", "other", "9")} },
+		"incident": func(c *pb.Conflict) { c.Incident = "other" },
 		"ack":      func(c *pb.Conflict) { c.Acknowledgement = &pb.Acknowledgement{} },
 		"too few":  func(*pb.Conflict) {},
-		"name":     func(c *pb.Conflict) { c.Owners[0].Workload.Name = "renamed" },
-		"netns":    func(c *pb.Conflict) { c.Owners[0].Netns = "1" },
+		"unknown":  func(c *pb.Conflict) { c.Incident = "" },
 		"resolved": func(c *pb.Conflict) { c.State, c.ResolvedAt = pb.Conflict_RESOLVED, at(0) },
 	} {
 		all := crowd(4)
