@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,8 +119,21 @@ func TestLostRecordsOfEachNodeAreOneIncident(t *testing.T) {
 			t.Errorf("got %d conflicts and %d findings in lists, want 37 and %d", conflicts, findings, one.GetFindings())
 		}
 		plan, err := l.client.GetIncident(l.ctx, &pb.GetIncidentRequest{Id: id})
-		if err != nil || len(plan.GetIncident().GetRemedy()) == 0 {
-			t.Errorf("got %v, %v, want a plan", plan, err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The pods that lost their address are deleted, and there is one check at the end.
+		deleted, checks := 0, 0
+		for _, a := range plan.GetIncident().GetRemedy() {
+			if strings.HasPrefix(a.GetCommand(), "kubectl delete pod ") {
+				deleted++
+			}
+			if a.GetVerify() {
+				checks++
+			}
+		}
+		if last := plan.GetIncident().GetRemedy()[len(plan.GetIncident().GetRemedy())-1]; deleted != 37 || checks != 1 || !last.GetVerify() || last.GetCommand() != "ipwitness incidents "+id {
+			t.Errorf("got %d pods to delete and %d checks, want 37 and one at the end: %v", deleted, checks, plan.GetIncident().GetRemedy())
 		}
 
 		// A third pod and a fourth one share an address by hand.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/incident"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -101,16 +102,22 @@ func (s *Service) GetIncident(_ context.Context, q *pb.GetIncidentRequest) (*pb.
 		return nil, NoIncident(q.GetId())
 	}
 	members := s.Events.Incidents.Members(q.GetId())
+	verify := false
 	for some := range slices.Chunk(members[:min(len(members), maxPlanned)], pageStep) {
 		s.Facts.RLock()
 		for _, id := range some {
 			for _, action := range s.actions(id) {
-				if !slices.ContainsFunc(out.GetRemedy(), func(a *pb.Action) bool { return proto.Equal(a, action) }) {
+				if len(members) > 1 && action.GetVerify() {
+					verify = true // one check is enough
+				} else if !slices.ContainsFunc(out.GetRemedy(), func(a *pb.Action) bool { return proto.Equal(a, action) }) {
 					out.Remedy = append(out.Remedy, action)
 				}
 			}
 		}
 		s.Facts.RUnlock()
+	}
+	if verify {
+		out.Remedy = append(out.Remedy, &pb.Action{Text: explain.Text("incident/verify"), Command: "ipwitness incidents " + out.GetId(), Verify: true})
 	}
 	return &pb.GetIncidentResponse{Incident: out}, nil
 }

@@ -246,7 +246,7 @@ func (x *Index) After(id string) iter.Seq[string] {
 	return slices.Values(all[i:])
 }
 
-// Members returns the IDs of the members of an incident, those about pools first.
+// Members returns the IDs of the members of an incident, those about most addresses first: what is said of a pool goes for all of them.
 func (x *Index) Members(id string) (all []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -255,12 +255,22 @@ func (x *Index) Members(id string) (all []string) {
 		return nil
 	}
 	members := slices.SortedFunc(maps.Values(g.members), func(a, b *member) int {
-		return cmp.Or(rank(a.cause)-rank(b.cause), cmp.Compare(b.severity, a.severity), cmp.Compare(a.id, b.id))
+		return cmp.Or(len(b.addresses)-len(a.addresses), rank(a.cause)-rank(b.cause), cmp.Compare(b.severity, a.severity), addresses(a, b), cmp.Compare(a.id, b.id))
 	})
 	for _, m := range members {
 		all = append(all, m.id)
 	}
 	return all
+}
+
+// addresses compares the first addresses of two members.
+func addresses(a, b *member) int {
+	if len(a.addresses) == 0 || len(b.addresses) == 0 {
+		return len(a.addresses) - len(b.addresses)
+	}
+	x, _ := netip.ParseAddr(a.addresses[0])
+	y, _ := netip.ParseAddr(b.addresses[0])
+	return x.Compare(y)
 }
 
 // Get returns the message of an incident; nil if there is none.

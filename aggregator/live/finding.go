@@ -102,7 +102,7 @@ func (s *Converter) Workload(ns *verdict.Namespace) *pb.Workload {
 // adviceProto converts the actions for a finding to the format of the API.
 func adviceProto(actions []advice.Action) []*pb.Action {
 	return each(actions, func(a advice.Action) *pb.Action {
-		return &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node, Choice: each(a.Choice, func(alt advice.Alternative) *pb.Alternative {
+		return &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node, Verify: a.Verify, Choice: each(a.Choice, func(alt advice.Alternative) *pb.Alternative {
 			return &pb.Alternative{When: alt.When, Actions: adviceProto(alt.Actions)}
 		})}
 	})

@@ -25,6 +25,8 @@ type Action struct {
 	Node string
 	// Choice lists alternatives, of which exactly one must be carried out.
 	Choice []Alternative
+	// Verify is set for a step that only checks whether the others have helped.
+	Verify bool
 }
 
 // An Alternative is one of several ways to proceed, of which exactly one must be carried out.

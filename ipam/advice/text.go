@@ -12,7 +12,7 @@ import (
 // says what they are:
 //
 //   - = is a sentence of the summary, and . is a fact of the evidence.
-//   - - is an action. Below it, @ is the node to run its command on, and $ is a line of the command.
+//   - - is an action, and ~ is one that only checks whether the others have helped. Below it, @ is the node to run its command on, and $ is a line of the command.
 //     ? is an alternative, with its actions below it.
 //   - * is a step of the repair plan, with @ and $ like an action, and ! is one for a person.
 //   - + stands for the lines of another key, or for actions, alternatives, advice or a function that the caller has
@@ -207,6 +207,10 @@ func (f Filler) write(a *Advice, lines []*line) (summary string) {
 			a.Evidence = append(a.Evidence, f.fill(text))
 		case '-':
 			a.Act(f.action(a, text, l.below))
+		case '~':
+			step := f.action(a, text, l.below)
+			step.Verify = true
+			a.Act(step)
 		case '!', '*':
 			step := f.action(a, text, l.below)
 			a.Fix(Fix{Node: step.Node, What: step.Text, Command: step.Command, Manual: l.kind == '!'})

@@ -2098,7 +2098,9 @@ type Action struct {
 	// Node to run the command on; empty if it can run anywhere with kubectl or ipwitness.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	// Alternatives, of which exactly one must be taken; empty if the step has none.
-	Choice        []*Alternative `protobuf:"bytes,4,rep,name=choice,proto3" json:"choice,omitempty"`
+	Choice []*Alternative `protobuf:"bytes,4,rep,name=choice,proto3" json:"choice,omitempty"`
+	// True for a step that only checks whether the others have helped.
+	Verify        bool `protobuf:"varint,5,opt,name=verify,proto3" json:"verify,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2159,6 +2161,13 @@ func (x *Action) GetChoice() []*Alternative {
 		return x.Choice
 	}
 	return nil
+}
+
+func (x *Action) GetVerify() bool {
+	if x != nil {
+		return x.Verify
+	}
+	return false
 }
 
 // Alternative is one of several choices, of which exactly one must be taken.
@@ -2892,7 +2901,7 @@ type Incident struct {
 	Conflict string `protobuf:"bytes,14,opt,name=conflict,proto3" json:"conflict,omitempty"`
 	// If the finding is the only member: its ID. /v1/findings?incident=ID lists all findings of an incident.
 	Finding string `protobuf:"bytes,15,opt,name=finding,proto3" json:"finding,omitempty"`
-	// GetIncident only: the actions of all members, each once, those of findings about pools first.
+	// GetIncident only: the actions of all members, each once, those of findings about several addresses first.
 	Remedy []*Action `protobuf:"bytes,16,rep,name=remedy,proto3" json:"remedy,omitempty"`
 	// URL of the runbook for the cause.
 	Runbook string `protobuf:"bytes,17,opt,name=runbook,proto3" json:"runbook,omitempty"`
@@ -5287,12 +5296,13 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\v\n" +
 	"\aONE_WAY\x10\x01\x12\n" +
 	"\n" +
-	"\x06PROVEN\x10\x02\"}\n" +
+	"\x06PROVEN\x10\x02\"\x95\x01\n" +
 	"\x06Action\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x18\n" +
 	"\acommand\x18\x02 \x01(\tR\acommand\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x121\n" +
-	"\x06choice\x18\x04 \x03(\v2\x19.ipwitness.v1.AlternativeR\x06choice\"Q\n" +
+	"\x06choice\x18\x04 \x03(\v2\x19.ipwitness.v1.AlternativeR\x06choice\x12\x16\n" +
+	"\x06verify\x18\x05 \x01(\bR\x06verify\"Q\n" +
 	"\vAlternative\x12\x12\n" +
 	"\x04when\x18\x01 \x01(\tR\x04when\x12.\n" +
 	"\aactions\x18\x02 \x03(\v2\x14.ipwitness.v1.ActionR\aactions\"9\n" +
