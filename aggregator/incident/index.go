@@ -136,33 +136,6 @@ func (m *member) node(name string) {
 func (x *Index) End(id string) (was string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.end(id)
-}
-
-func (x *Index) put(m *member) (was string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	g := x.incidents[m.incident]
-	if g == nil {
-		g = &group{
-			members: make(map[string]*member), causes: make(map[string]int), severities: make(map[pb.Finding_Severity]int),
-			addresses: make(map[string]int), nodes: make(map[string]int),
-		}
-		x.incidents[m.incident] = g
-	}
-	g.members[m.id+" "] = m // so that the incident does not end between the two versions of its only member
-	was = x.end(m.id)
-	delete(g.members, m.id+" ")
-	x.members[m.id], g.members[m.id] = m, m
-	g.count(m, 1)
-	g.pool = cmp.Or(m.pool, g.pool)
-	if g.since == nil || m.at != nil && m.at.AsTime().Before(g.since.AsTime()) {
-		g.since = m.at
-	}
-	return was
-}
-
-func (x *Index) end(id string) (was string) {
 	m := x.members[id]
 	if m == nil {
 		return ""
@@ -175,6 +148,35 @@ func (x *Index) end(id string) (was string) {
 		delete(x.incidents, m.incident)
 	}
 	return m.incident
+}
+
+func (x *Index) put(m *member) (was string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	before := x.members[m.id]
+	if before != nil {
+		was = before.incident
+		x.incidents[was].count(before, -1)
+		delete(x.incidents[was].members, m.id)
+	}
+	g := x.incidents[m.incident]
+	if g == nil {
+		g = &group{
+			members: make(map[string]*member), causes: make(map[string]int), severities: make(map[pb.Finding_Severity]int),
+			addresses: make(map[string]int), nodes: make(map[string]int),
+		}
+		x.incidents[m.incident] = g
+	}
+	x.members[m.id], g.members[m.id] = m, m
+	g.count(m, 1)
+	g.pool = cmp.Or(m.pool, g.pool)
+	if g.since == nil || m.at != nil && m.at.AsTime().Before(g.since.AsTime()) {
+		g.since = m.at
+	}
+	if before != nil && len(x.incidents[was].members) == 0 {
+		delete(x.incidents, was)
+	}
+	return was
 }
 
 // count adds a member (1) to the numbers of its incident, or removes it (-1).
