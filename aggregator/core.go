@@ -246,7 +246,7 @@ func (c *core) problems() []string {
 func (c *core) watches() map[string]int {
 	return map[string]int{
 		"owners": c.events.Owners.Subscribers(), "conflicts": c.events.Conflicts.Subscribers(), "findings": c.events.Findings.Subscribers(),
-		"events": int(c.witness.EventWatches.Load()), "nodes": int(c.witness.NodeWatches.Load()),
+		"events": int(c.witness.EventWatches.Load()), "nodes": int(c.witness.NodeWatches.Load()), "incidents": int(c.witness.IncidentWatches.Load()),
 	}
 }
 

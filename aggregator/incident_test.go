@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -215,5 +216,52 @@ func TestAnIncidentKeepsItsIDOverARestart(t *testing.T) {
 	// A finding that has become a conflict may have been the first member.
 	if all := check(); len(all) != 1 || all[0].GetDetectedAt().AsTime().Sub(before[0].GetDetectedAt().AsTime()).Abs() > time.Second {
 		t.Errorf("got %v, want it since %v", all, before[0].GetDetectedAt())
+	}
+}
+
+// A watch sends the incidents, then their changes and ends.
+func TestIncidentsAreWatched(t *testing.T) {
+	l := newLab(t, Config{Alone: true})
+	of := &accident{subnet: "0", node: "n1", pods: 3}
+	n1 := l.dial().send(of.before()).sync()
+	ctx, cancel := context.WithCancel(l.ctx)
+	defer cancel()
+	stream, err := l.client.WatchIncidents(ctx, &pb.WatchIncidentsRequest{Node: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await := func(what string, is func(*pb.WatchIncidentsResponse) bool) {
+		t.Helper()
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			if is(m) {
+				return
+			}
+		}
+	}
+	await("the present", func(m *pb.WatchIncidentsResponse) bool {
+		return m.GetType() == pb.Watch_BOOKMARK && m.GetCoverage() != nil
+	})
+	n1.send(of.wiped()).sync()
+	id := ""
+	await("the accident", func(m *pb.WatchIncidentsResponse) bool {
+		id = m.GetIncident().GetId()
+		return m.GetType() == pb.Watch_ADDED && m.GetIncident().GetCause() == verdict.FindingIPAMStateLost
+	})
+	n1.send(of.again(1)).sync()
+	await("the duplicate", func(m *pb.WatchIncidentsResponse) bool {
+		return m.GetType() == pb.Watch_UPDATED && m.GetIncident().GetId() == id && m.GetIncident().GetSuspected() == 1
+	})
+	n1.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}, {Id: 3, Gone: true}, {Id: 4, Gone: true}}}).sync()
+	await("the end", func(m *pb.WatchIncidentsResponse) bool {
+		return m.GetType() == pb.Watch_REMOVED && m.GetIncident().GetId() == id
+	})
+	if other, err := l.client.WatchIncidents(ctx, &pb.WatchIncidentsRequest{Cause: "nonsense"}); err == nil {
+		if _, err = other.Recv(); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("got %v of an unknown cause", err)
+		}
 	}
 }

@@ -63,6 +63,7 @@ var actions = map[string]Action{
 	pb.WitnessService_WatchFindings_FullMethodName:       {Verb: "watch", Resource: "findings", long: true},
 	pb.WitnessService_ListIncidents_FullMethodName:       {Verb: "list", Resource: "incidents"},
 	pb.WitnessService_GetIncident_FullMethodName:         {Verb: "get", Resource: "incidents"},
+	pb.WitnessService_WatchIncidents_FullMethodName:      {Verb: "watch", Resource: "incidents", long: true},
 	pb.WitnessService_ListPools_FullMethodName:           {Verb: "list", Resource: "pools"},
 	pb.WitnessService_ListNodes_FullMethodName:           {Verb: "list", Resource: "nodes"},
 	pb.WitnessService_GetNode_FullMethodName:             {Verb: "get", Resource: "nodes"},

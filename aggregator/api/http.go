@@ -48,6 +48,7 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /v1/owners:watch     a stream, one JSON object a line; the same filters
 /v1/conflicts:watch  a stream, one JSON object a line; the same filters
 /v1/findings:watch   a stream, one JSON object a line; the same filters
+/v1/incidents:watch  a stream, one JSON object a line; ?node= &cause=
 /v1/nodes:watch      a stream, one JSON object a line; ?name=
 /v1/events:watch     a stream, one JSON object a line; the same filters, but no &until=
 /openapi.json        what these take and give

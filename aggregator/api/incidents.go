@@ -1,8 +1,11 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -77,13 +80,13 @@ func PageOfIncidents(q *pb.ListIncidentsRequest, all *incident.Index) (*pb.ListI
 	if err != nil {
 		return nil, err
 	}
-	if known := append(verdict.Causes(), verdict.FindingKinds()...); q.GetCause() != "" && !slices.Contains(known, q.GetCause()) {
-		return nil, status.Errorf(codes.InvalidArgument, "unknown cause %q: docs/verdicts.md lists the causes of conflicts and the kinds of findings", q.GetCause())
+	if err := checkCause(q.GetCause()); err != nil {
+		return nil, err
 	}
 	p := NewPage[*pb.Incident](q.GetPageSize())
 	for id := range all.After(from) {
 		one := all.Get(id)
-		if one == nil || q.GetCause() != "" && q.GetCause() != one.GetCause() || q.GetNode() != "" && !slices.Contains(one.GetNodes(), q.GetNode()) {
+		if !selected(q, one) {
 			continue
 		}
 		if p.full() {
@@ -93,6 +96,102 @@ func PageOfIncidents(q *pb.ListIncidentsRequest, all *incident.Index) (*pb.ListI
 		p.add(one)
 	}
 	return &pb.ListIncidentsResponse{Incidents: p.Items, NextPageToken: p.Next}, nil
+}
+
+// checkCause returns an error if a text is no cause or kind.
+func checkCause(cause string) error {
+	if known := append(verdict.Causes(), verdict.FindingKinds()...); cause != "" && !slices.Contains(known, cause) {
+		return status.Errorf(codes.InvalidArgument, "unknown cause %q: docs/verdicts.md lists the causes of conflicts and the kinds of findings", cause)
+	}
+	return nil
+}
+
+// selected reports whether a request selects an incident, which may be nil.
+func selected(q interface {
+	GetCause() string
+	GetNode() string
+}, one *pb.Incident,
+) bool {
+	return one != nil && (q.GetCause() == "" || q.GetCause() == one.GetCause()) && (q.GetNode() == "" || slices.Contains(one.GetNodes(), q.GetNode()))
+}
+
+// incidentsEvery is the interval at which a watch of incidents looks for changes.
+const incidentsEvery = 500 * time.Millisecond
+
+// WatchIncidents sends the incidents, then every change of one. It compares them with what it has sent, so that nothing waits
+// for a subscriber, and a slow one gets the latest state.
+func (s *Service) WatchIncidents(q *pb.WatchIncidentsRequest, stream pb.WitnessService_WatchIncidentsServer) error {
+	if err := cmp.Or(s.own(q), checkCause(q.GetCause())); err != nil {
+		return err
+	}
+	s.IncidentWatches.Add(1)
+	defer s.IncidentWatches.Add(-1)
+	cutOff := func() error {
+		return status.Errorf(codes.ResourceExhausted, "the watch was disconnected because the client read nothing for %s: watch again", sendWithin)
+	}
+	return patiently(stream, s.Stopped, errStopping, cutOff, func(ctx context.Context, send func(*pb.WatchIncidentsResponse) error, flush func() error) error {
+		look, quiet := time.NewTicker(incidentsEvery), time.NewTicker(bookmarkEvery)
+		defer look.Stop()
+		defer quiet.Stop()
+		sent := make(map[string]*pb.Incident)
+		var marked *pb.Coverage
+		for version, due := uint64(0), true; ; {
+			coverage := s.Coverage.Current()
+			if now := s.Events.Incidents.Version(); now != version || due {
+				version = now
+				if err := sendIncidents(q, s.Events.Incidents, sent, send); err != nil {
+					return err
+				}
+			}
+			if due || !proto.Equal(coverage, marked) {
+				marked = coverage
+				if err := send(&pb.WatchIncidentsResponse{Type: pb.Watch_BOOKMARK, Coverage: coverage}); err != nil {
+					return err
+				}
+			}
+			if err := flush(); err != nil {
+				return err
+			}
+			due = false
+			select {
+			case <-look.C:
+			case <-quiet.C:
+				due = true
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+}
+
+// sendIncidents sends the selected incidents that differ from those that were sent, and those that are gone.
+func sendIncidents(q *pb.WatchIncidentsRequest, all *incident.Index, sent map[string]*pb.Incident, send func(*pb.WatchIncidentsResponse) error) error {
+	gone := maps.Clone(sent)
+	for id := range all.After("") {
+		one := all.Get(id)
+		if !selected(q, one) {
+			continue
+		}
+		delete(gone, id)
+		m := &pb.WatchIncidentsResponse{Type: pb.Watch_ADDED, Incident: one}
+		switch before := sent[id]; {
+		case proto.Equal(before, one):
+			continue
+		case before != nil:
+			m.Type = pb.Watch_UPDATED
+		}
+		sent[id] = one
+		if err := send(m); err != nil {
+			return err
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(gone)) {
+		delete(sent, id)
+		if err := send(&pb.WatchIncidentsResponse{Type: pb.Watch_REMOVED, Incident: gone[id]}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // GetIncident returns an incident by its ID, with the actions for its members.

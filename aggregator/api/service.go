@@ -30,8 +30,8 @@ type Service struct {
 	Events           *live.Events
 	Journal          *journal.Journal
 	Reports          *report.Service
-	// EventWatches and NodeWatches are the numbers of watches of events and of nodes.
-	EventWatches, NodeWatches atomic.Int64
+	// EventWatches, NodeWatches and IncidentWatches are the numbers of watches of events, of nodes and of incidents.
+	EventWatches, NodeWatches, IncidentWatches atomic.Int64
 	// Instance identifies this process in resume tokens, and in the journal.
 	Instance int64
 	// Problems returns descriptions of the problems of the aggregator itself.

@@ -27,6 +27,7 @@ type Index struct {
 	mu        sync.Mutex
 	members   map[string]*member // by ID
 	incidents map[string]*group  // by ID
+	version   uint64
 }
 
 // NewIndex returns an Index without members.
@@ -140,6 +141,7 @@ func (x *Index) End(id string) (was string) {
 	if m == nil {
 		return ""
 	}
+	x.version++
 	g := x.incidents[m.incident]
 	delete(x.members, id)
 	delete(g.members, id)
@@ -153,6 +155,7 @@ func (x *Index) End(id string) (was string) {
 func (x *Index) put(m *member) (was string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.version++
 	before := x.members[m.id]
 	if before != nil {
 		was = before.incident
@@ -205,6 +208,13 @@ func add[K comparable](counts map[K]int, key K, by int) {
 	if counts[key] += by; counts[key] == 0 {
 		delete(counts, key)
 	}
+}
+
+// Version returns a number that differs after each change.
+func (x *Index) Version() uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.version
 }
 
 // Of returns the incident that a conflict or finding belongs to; empty if it is no member.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,16 +29,23 @@ func newIncidents(sys system) *cobra.Command {
 		Args:              argument("the ID of an incident", ""),
 		ValidArgsFunction: c.completeArgument(incidentIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			id := strings.Join(args, "")
+			switch err := c.checkWatch(); {
+			case err != nil:
+				return err
+			case c.watch:
+				return c.follow(cmd.Context(), id)
+			case id == "":
 				return c.list(cmd.Context())
 			}
-			return c.one(cmd.Context(), args[0])
+			return c.one(cmd.Context(), id)
 		},
 	}
 	c.addListFlags(cmd)
 	c.addTableFlags(cmd, "incidents", show.IncidentKind.Orders)
 	c.addClusterFlag(cmd, "incidents in the cluster")
 	c.addFilters(cmd, "incidents", nil, "node")
+	c.addWatchFlag(cmd)
 	c.addAtFlag(cmd)
 	wordFlag(cmd, &c.cause, "cause", "CAUSE", "incidents of this cause or kind, like "+verdict.CauseIPAMStateLost, "a cause", append(verdict.Causes(), verdict.FindingKinds()...))
 	c.addExitCodeFlag(cmd, "an incident above INFO")
@@ -51,13 +59,31 @@ func (q *query) incidents(ctx context.Context, ask url.Values) ([]*pb.Incident, 
 	return all, coverage, err
 }
 
-// list shows a table of incidents.
-func (c *incidentsCommand) list(ctx context.Context) error {
+// ask returns the parameters of a request for incidents.
+func (c *incidentsCommand) ask() (url.Values, error) {
 	ask := url.Values{}
 	if c.cause != "" {
 		ask.Set("cause", c.cause)
 	}
-	if err := c.filters.ask(ask); err != nil {
+	return ask, c.filters.ask(ask)
+}
+
+// follow shows incidents, or the one with an ID, as they appear, change and end.
+func (c *incidentsCommand) follow(ctx context.Context, id string) error {
+	ask, err := c.ask()
+	if err != nil {
+		return err
+	}
+	return tableWatch[*pb.WatchIncidentsResponse, *pb.Incident]{
+		kind: show.IncidentKind, ask: ask, item: (*pb.WatchIncidentsResponse).GetIncident,
+		keep: func(one *pb.Incident) bool { return id == "" || one.GetId() == id },
+	}.run(ctx, &c.query)
+}
+
+// list shows a table of incidents.
+func (c *incidentsCommand) list(ctx context.Context) error {
+	ask, err := c.ask()
+	if err != nil {
 		return err
 	}
 	incidents, coverage, err := c.incidents(ctx, ask)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -60,4 +62,25 @@ func TestIncidentsAreListed(t *testing.T) {
 	if !strings.Contains(c.stderr.String(), "No incidents are known.") {
 		t.Errorf("got %q, want that none is known", &c.stderr)
 	}
+}
+
+func TestIncidentsAreFollowed(t *testing.T) {
+	for _, args := range [][]string{{"incidents", "-w"}, {"incidents", "abcd", "-w", "-o", "json"}} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			one := `{"result":{"type":"ADDED","incident":{"id":"abcd","severity":"CRITICAL","summary":"Several.","addressCount":7}}}` + "\n"
+			s := &script{cancel: cancel, tries: []try{{status: 200, body: one + line("BOOKMARK", "") + strings.Replace(one, "ADDED", "REMOVED", 1)}}}
+			c := newConsole()
+			c.transport = s
+			if code := execute(ctx, c.system, args); code != 0 {
+				t.Errorf("%v: got exit code %d, want 0", args, code)
+			}
+			if got := c.stdout.String(); !strings.Contains(got, "ADDED") || !strings.Contains(got, "REMOVED") || !strings.Contains(got, "Several.") {
+				t.Errorf("%v: got\n%s\nwant the incident and its end", args, got)
+			}
+		})
+	}
+	c := newConsole()
+	c.run(t, 1, "incidents", "-w", "--exit-code")
 }

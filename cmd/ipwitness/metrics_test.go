@@ -62,7 +62,7 @@ var values = map[string]string{
 	"scope_kind": oneOf("none", "link", "node", "network"),
 	"ipam":       oneOf(ipamNames()...),
 	"method":     oneOf("Version", "ListPodSandbox", "PodSandboxStatus"),
-	"of":         oneOf("owners", "conflicts", "findings", "events", "nodes"),
+	"of":         oneOf("owners", "incidents", "conflicts", "findings", "events", "nodes"),
 	"mode":       oneOf("tcx", "clsact"),
 	"protocol":   oneOf("arp", "ndp"),
 	"resource":   oneOf("pods", "nodes", "services", "leases", "events"),

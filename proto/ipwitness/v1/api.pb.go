@@ -280,7 +280,7 @@ func (x Event_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Event_Kind.Descriptor instead.
 func (Event_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{45, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{47, 0}
 }
 
 // Reason is the reason for a gap.
@@ -341,7 +341,7 @@ func (x Gap_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Gap_Reason.Descriptor instead.
 func (Gap_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{46, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{48, 0}
 }
 
 // ListOwnersRequest filters and pages the list. An owner must match all fields that are set.
@@ -2946,6 +2946,146 @@ func (x *GetIncidentResponse) GetIncident() *Incident {
 	return nil
 }
 
+// WatchIncidentsRequest filters the watch as ListIncidentsRequest does. An incident that begins to match is ADDED; an
+// incident that is over, or no longer matches, is REMOVED.
+type WatchIncidentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only incidents that affect the node with this name.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Only incidents of this cause or kind.
+	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Only incidents in the clusters with these names. A fleet has no watch of incidents.
+	Cluster       []string `protobuf:"bytes,3,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchIncidentsRequest) Reset() {
+	*x = WatchIncidentsRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchIncidentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchIncidentsRequest) ProtoMessage() {}
+
+func (x *WatchIncidentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchIncidentsRequest.ProtoReflect.Descriptor instead.
+func (*WatchIncidentsRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *WatchIncidentsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *WatchIncidentsRequest) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *WatchIncidentsRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+// WatchIncidentsResponse is one event of a watch of incidents. A client that reads slowly gets the latest state of each
+// incident. A watch begins with all incidents, and cannot be resumed.
+type WatchIncidentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Type of the event: ADDED, UPDATED, REMOVED or BOOKMARK.
+	Type Watch_Type `protobuf:"varint,1,opt,name=type,proto3,enum=ipwitness.v1.Watch_Type" json:"type,omitempty"`
+	// ADDED, UPDATED: the incident. REMOVED: the incident as it was sent last.
+	Incident *Incident `protobuf:"bytes,2,opt,name=incident,proto3" json:"incident,omitempty"`
+	// Never set: clients of all watches look for it.
+	ResumeToken string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// BOOKMARK: completeness of the observations behind the current state. A bookmark is also sent
+	// when this changes.
+	Coverage      *Coverage `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchIncidentsResponse) Reset() {
+	*x = WatchIncidentsResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchIncidentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchIncidentsResponse) ProtoMessage() {}
+
+func (x *WatchIncidentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchIncidentsResponse.ProtoReflect.Descriptor instead.
+func (*WatchIncidentsResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *WatchIncidentsResponse) GetType() Watch_Type {
+	if x != nil {
+		return x.Type
+	}
+	return Watch_UNSPECIFIED
+}
+
+func (x *WatchIncidentsResponse) GetIncident() *Incident {
+	if x != nil {
+		return x.Incident
+	}
+	return nil
+}
+
+func (x *WatchIncidentsResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *WatchIncidentsResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
 // ListPoolsRequest selects what is listed, and pages the list.
 type ListPoolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2962,7 +3102,7 @@ type ListPoolsRequest struct {
 
 func (x *ListPoolsRequest) Reset() {
 	*x = ListPoolsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3114,7 @@ func (x *ListPoolsRequest) String() string {
 func (*ListPoolsRequest) ProtoMessage() {}
 
 func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2987,7 +3127,7 @@ func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{31}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListPoolsRequest) GetPageSize() uint32 {
@@ -3026,7 +3166,7 @@ type ListPoolsResponse struct {
 
 func (x *ListPoolsResponse) Reset() {
 	*x = ListPoolsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3178,7 @@ func (x *ListPoolsResponse) String() string {
 func (*ListPoolsResponse) ProtoMessage() {}
 
 func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3191,7 @@ func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{32}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListPoolsResponse) GetPools() []*Pool {
@@ -3086,7 +3226,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3098,7 +3238,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3111,7 +3251,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{33}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListNodesRequest) GetCluster() []string {
@@ -3140,7 +3280,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3152,7 +3292,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3165,7 +3305,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{34}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -3216,7 +3356,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3228,7 +3368,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3241,7 +3381,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetNodeRequest) GetName() string {
@@ -3269,7 +3409,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3421,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3434,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetNodeResponse) GetNode() *Node {
@@ -3320,7 +3460,7 @@ type WatchNodesRequest struct {
 
 func (x *WatchNodesRequest) Reset() {
 	*x = WatchNodesRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3332,7 +3472,7 @@ func (x *WatchNodesRequest) String() string {
 func (*WatchNodesRequest) ProtoMessage() {}
 
 func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3345,7 +3485,7 @@ func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodesRequest.ProtoReflect.Descriptor instead.
 func (*WatchNodesRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{37}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchNodesRequest) GetResumeToken() string {
@@ -3396,7 +3536,7 @@ type WatchNodesResponse struct {
 
 func (x *WatchNodesResponse) Reset() {
 	*x = WatchNodesResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3408,7 +3548,7 @@ func (x *WatchNodesResponse) String() string {
 func (*WatchNodesResponse) ProtoMessage() {}
 
 func (x *WatchNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3421,7 +3561,7 @@ func (x *WatchNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodesResponse.ProtoReflect.Descriptor instead.
 func (*WatchNodesResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{38}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchNodesResponse) GetType() Watch_Type {
@@ -3484,7 +3624,7 @@ type ListClustersRequest struct {
 
 func (x *ListClustersRequest) Reset() {
 	*x = ListClustersRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3496,7 +3636,7 @@ func (x *ListClustersRequest) String() string {
 func (*ListClustersRequest) ProtoMessage() {}
 
 func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3509,7 +3649,7 @@ func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClustersRequest.ProtoReflect.Descriptor instead.
 func (*ListClustersRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{39}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListClustersRequest) GetCluster() []string {
@@ -3534,7 +3674,7 @@ type ListClustersResponse struct {
 
 func (x *ListClustersResponse) Reset() {
 	*x = ListClustersResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[40]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3546,7 +3686,7 @@ func (x *ListClustersResponse) String() string {
 func (*ListClustersResponse) ProtoMessage() {}
 
 func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[40]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3559,7 +3699,7 @@ func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClustersResponse.ProtoReflect.Descriptor instead.
 func (*ListClustersResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{40}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListClustersResponse) GetClusters() []*Cluster {
@@ -3618,7 +3758,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[41]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +3770,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[41]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +3783,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{41}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListEventsRequest) GetAddress() string {
@@ -3749,7 +3889,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[42]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3761,7 +3901,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[42]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3774,7 +3914,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{42}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -3842,7 +3982,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[43]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +3994,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[43]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +4007,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{43}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchEventsRequest) GetAddress() string {
@@ -3964,7 +4104,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[44]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3976,7 +4116,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[44]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3989,7 +4129,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{44}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchEventsResponse) GetType() Watch_Type {
@@ -4065,7 +4205,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[45]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4077,7 +4217,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[45]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4090,7 +4230,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{45}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -4182,7 +4322,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[46]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4194,7 +4334,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[46]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4207,7 +4347,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{46}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Gap) GetFrom() *timestamppb.Timestamp {
@@ -4263,7 +4403,7 @@ type ResolveOwnersRequest_Question struct {
 
 func (x *ResolveOwnersRequest_Question) Reset() {
 	*x = ResolveOwnersRequest_Question{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[47]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4275,7 +4415,7 @@ func (x *ResolveOwnersRequest_Question) String() string {
 func (*ResolveOwnersRequest_Question) ProtoMessage() {}
 
 func (x *ResolveOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[47]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4336,7 +4476,7 @@ type ExplainResponse_Step struct {
 
 func (x *ExplainResponse_Step) Reset() {
 	*x = ExplainResponse_Step{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[48]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4348,7 +4488,7 @@ func (x *ExplainResponse_Step) String() string {
 func (*ExplainResponse_Step) ProtoMessage() {}
 
 func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[48]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4631,7 +4771,16 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x12GetIncidentRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"I\n" +
 	"\x13GetIncidentResponse\x122\n" +
-	"\bincident\x18\x01 \x01(\v2\x16.ipwitness.v1.IncidentR\bincident\"h\n" +
+	"\bincident\x18\x01 \x01(\v2\x16.ipwitness.v1.IncidentR\bincident\"[\n" +
+	"\x15WatchIncidentsRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x18\n" +
+	"\acluster\x18\x03 \x03(\tR\acluster\"\xd1\x01\n" +
+	"\x16WatchIncidentsResponse\x12,\n" +
+	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x122\n" +
+	"\bincident\x18\x02 \x01(\v2\x16.ipwitness.v1.IncidentR\bincident\x12!\n" +
+	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x122\n" +
+	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"h\n" +
 	"\x10ListPoolsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -4746,7 +4895,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\vNOT_RUNNING\x10\x01\x12\x0f\n" +
 	"\vNOT_WRITTEN\x10\x02\x12\v\n" +
 	"\aDAMAGED\x10\x03\x12\x10\n" +
-	"\fNOT_RECEIVED\x10\x042\x80\x0e\n" +
+	"\fNOT_RECEIVED\x10\x042\xdf\x0e\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12X\n" +
@@ -4762,7 +4911,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"GetFinding\x12\x1f.ipwitness.v1.GetFindingRequest\x1a .ipwitness.v1.GetFindingResponse\x12Z\n" +
 	"\rWatchFindings\x12\".ipwitness.v1.WatchFindingsRequest\x1a#.ipwitness.v1.WatchFindingsResponse0\x01\x12X\n" +
 	"\rListIncidents\x12\".ipwitness.v1.ListIncidentsRequest\x1a#.ipwitness.v1.ListIncidentsResponse\x12R\n" +
-	"\vGetIncident\x12 .ipwitness.v1.GetIncidentRequest\x1a!.ipwitness.v1.GetIncidentResponse\x12L\n" +
+	"\vGetIncident\x12 .ipwitness.v1.GetIncidentRequest\x1a!.ipwitness.v1.GetIncidentResponse\x12]\n" +
+	"\x0eWatchIncidents\x12#.ipwitness.v1.WatchIncidentsRequest\x1a$.ipwitness.v1.WatchIncidentsResponse0\x01\x12L\n" +
 	"\tListPools\x12\x1e.ipwitness.v1.ListPoolsRequest\x1a\x1f.ipwitness.v1.ListPoolsResponse\x12L\n" +
 	"\tListNodes\x12\x1e.ipwitness.v1.ListNodesRequest\x1a\x1f.ipwitness.v1.ListNodesResponse\x12F\n" +
 	"\aGetNode\x12\x1c.ipwitness.v1.GetNodeRequest\x1a\x1d.ipwitness.v1.GetNodeResponse\x12Q\n" +
@@ -4787,7 +4937,7 @@ func file_ipwitness_v1_api_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_ipwitness_v1_api_proto_goTypes = []any{
 	(Resolution_Certainty)(0),             // 0: ipwitness.v1.Resolution.Certainty
 	(Resolution_Reason)(0),                // 1: ipwitness.v1.Resolution.Reason
@@ -4825,185 +4975,192 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*ListIncidentsResponse)(nil),         // 33: ipwitness.v1.ListIncidentsResponse
 	(*GetIncidentRequest)(nil),            // 34: ipwitness.v1.GetIncidentRequest
 	(*GetIncidentResponse)(nil),           // 35: ipwitness.v1.GetIncidentResponse
-	(*ListPoolsRequest)(nil),              // 36: ipwitness.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),             // 37: ipwitness.v1.ListPoolsResponse
-	(*ListNodesRequest)(nil),              // 38: ipwitness.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),             // 39: ipwitness.v1.ListNodesResponse
-	(*GetNodeRequest)(nil),                // 40: ipwitness.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),               // 41: ipwitness.v1.GetNodeResponse
-	(*WatchNodesRequest)(nil),             // 42: ipwitness.v1.WatchNodesRequest
-	(*WatchNodesResponse)(nil),            // 43: ipwitness.v1.WatchNodesResponse
-	(*ListClustersRequest)(nil),           // 44: ipwitness.v1.ListClustersRequest
-	(*ListClustersResponse)(nil),          // 45: ipwitness.v1.ListClustersResponse
-	(*ListEventsRequest)(nil),             // 46: ipwitness.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),            // 47: ipwitness.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),            // 48: ipwitness.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),           // 49: ipwitness.v1.WatchEventsResponse
-	(*Event)(nil),                         // 50: ipwitness.v1.Event
-	(*Gap)(nil),                           // 51: ipwitness.v1.Gap
-	(*ResolveOwnersRequest_Question)(nil), // 52: ipwitness.v1.ResolveOwnersRequest.Question
-	(*ExplainResponse_Step)(nil),          // 53: ipwitness.v1.ExplainResponse.Step
-	(Owner_State)(0),                      // 54: ipwitness.v1.Owner.State
-	(*timestamppb.Timestamp)(nil),         // 55: google.protobuf.Timestamp
-	(*Owner)(nil),                         // 56: ipwitness.v1.Owner
-	(*Coverage)(nil),                      // 57: ipwitness.v1.Coverage
-	(Workload_Kind)(0),                    // 58: ipwitness.v1.Workload.Kind
-	(*Scope)(nil),                         // 59: ipwitness.v1.Scope
-	(*Node)(nil),                          // 60: ipwitness.v1.Node
-	(Conflict_State)(0),                   // 61: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                      // 62: ipwitness.v1.Conflict
-	(*structpb.Struct)(nil),               // 63: google.protobuf.Struct
-	(*Finding)(nil),                       // 64: ipwitness.v1.Finding
-	(*Senders)(nil),                       // 65: ipwitness.v1.Senders
-	(*Incident)(nil),                      // 66: ipwitness.v1.Incident
-	(*Pool)(nil),                          // 67: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                    // 68: ipwitness.v1.Kubernetes
-	(*Election)(nil),                      // 69: ipwitness.v1.Election
-	(*Cluster)(nil),                       // 70: ipwitness.v1.Cluster
+	(*WatchIncidentsRequest)(nil),         // 36: ipwitness.v1.WatchIncidentsRequest
+	(*WatchIncidentsResponse)(nil),        // 37: ipwitness.v1.WatchIncidentsResponse
+	(*ListPoolsRequest)(nil),              // 38: ipwitness.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),             // 39: ipwitness.v1.ListPoolsResponse
+	(*ListNodesRequest)(nil),              // 40: ipwitness.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),             // 41: ipwitness.v1.ListNodesResponse
+	(*GetNodeRequest)(nil),                // 42: ipwitness.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),               // 43: ipwitness.v1.GetNodeResponse
+	(*WatchNodesRequest)(nil),             // 44: ipwitness.v1.WatchNodesRequest
+	(*WatchNodesResponse)(nil),            // 45: ipwitness.v1.WatchNodesResponse
+	(*ListClustersRequest)(nil),           // 46: ipwitness.v1.ListClustersRequest
+	(*ListClustersResponse)(nil),          // 47: ipwitness.v1.ListClustersResponse
+	(*ListEventsRequest)(nil),             // 48: ipwitness.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),            // 49: ipwitness.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),            // 50: ipwitness.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),           // 51: ipwitness.v1.WatchEventsResponse
+	(*Event)(nil),                         // 52: ipwitness.v1.Event
+	(*Gap)(nil),                           // 53: ipwitness.v1.Gap
+	(*ResolveOwnersRequest_Question)(nil), // 54: ipwitness.v1.ResolveOwnersRequest.Question
+	(*ExplainResponse_Step)(nil),          // 55: ipwitness.v1.ExplainResponse.Step
+	(Owner_State)(0),                      // 56: ipwitness.v1.Owner.State
+	(*timestamppb.Timestamp)(nil),         // 57: google.protobuf.Timestamp
+	(*Owner)(nil),                         // 58: ipwitness.v1.Owner
+	(*Coverage)(nil),                      // 59: ipwitness.v1.Coverage
+	(Workload_Kind)(0),                    // 60: ipwitness.v1.Workload.Kind
+	(*Scope)(nil),                         // 61: ipwitness.v1.Scope
+	(*Node)(nil),                          // 62: ipwitness.v1.Node
+	(Conflict_State)(0),                   // 63: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                      // 64: ipwitness.v1.Conflict
+	(*structpb.Struct)(nil),               // 65: google.protobuf.Struct
+	(*Finding)(nil),                       // 66: ipwitness.v1.Finding
+	(*Senders)(nil),                       // 67: ipwitness.v1.Senders
+	(*Incident)(nil),                      // 68: ipwitness.v1.Incident
+	(*Pool)(nil),                          // 69: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                    // 70: ipwitness.v1.Kubernetes
+	(*Election)(nil),                      // 71: ipwitness.v1.Election
+	(*Cluster)(nil),                       // 72: ipwitness.v1.Cluster
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
-	54,  // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
-	55,  // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
-	56,  // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
-	57,  // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	51,  // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
-	52,  // 5: ipwitness.v1.ResolveOwnersRequest.questions:type_name -> ipwitness.v1.ResolveOwnersRequest.Question
+	56,  // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	57,  // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
+	58,  // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
+	59,  // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	53,  // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
+	54,  // 5: ipwitness.v1.ResolveOwnersRequest.questions:type_name -> ipwitness.v1.ResolveOwnersRequest.Question
 	9,   // 6: ipwitness.v1.ResolveOwnersResponse.answers:type_name -> ipwitness.v1.Resolution
 	0,   // 7: ipwitness.v1.Resolution.certainty:type_name -> ipwitness.v1.Resolution.Certainty
 	10,  // 8: ipwitness.v1.Resolution.owner:type_name -> ipwitness.v1.ResolvedOwner
 	10,  // 9: ipwitness.v1.Resolution.candidates:type_name -> ipwitness.v1.ResolvedOwner
 	1,   // 10: ipwitness.v1.Resolution.reason:type_name -> ipwitness.v1.Resolution.Reason
-	58,  // 11: ipwitness.v1.ResolvedOwner.kind:type_name -> ipwitness.v1.Workload.Kind
-	59,  // 12: ipwitness.v1.ResolvedOwner.scope:type_name -> ipwitness.v1.Scope
-	54,  // 13: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	60,  // 11: ipwitness.v1.ResolvedOwner.kind:type_name -> ipwitness.v1.Workload.Kind
+	61,  // 12: ipwitness.v1.ResolvedOwner.scope:type_name -> ipwitness.v1.Scope
+	56,  // 13: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
 	2,   // 14: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	56,  // 15: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	60,  // 16: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	57,  // 17: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	61,  // 18: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	55,  // 19: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
-	62,  // 20: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	57,  // 21: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	51,  // 22: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
-	62,  // 23: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	61,  // 24: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	58,  // 15: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	62,  // 16: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	59,  // 17: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	63,  // 18: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	57,  // 19: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
+	64,  // 20: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	59,  // 21: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	53,  // 22: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
+	64,  // 23: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	63,  // 24: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
 	2,   // 25: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	62,  // 26: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	60,  // 27: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	57,  // 28: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	55,  // 29: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	62,  // 30: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	55,  // 31: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
-	59,  // 32: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	56,  // 33: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	53,  // 34: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	62,  // 35: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	57,  // 36: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	63,  // 37: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
-	51,  // 38: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
-	64,  // 39: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
-	65,  // 40: ipwitness.v1.ExplainResponse.senders:type_name -> ipwitness.v1.Senders
-	55,  // 41: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
-	64,  // 42: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	57,  // 43: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	51,  // 44: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
-	64,  // 45: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
+	64,  // 26: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	62,  // 27: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	59,  // 28: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	57,  // 29: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	64,  // 30: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	57,  // 31: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
+	61,  // 32: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	58,  // 33: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	55,  // 34: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	64,  // 35: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	59,  // 36: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	65,  // 37: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	53,  // 38: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
+	66,  // 39: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
+	67,  // 40: ipwitness.v1.ExplainResponse.senders:type_name -> ipwitness.v1.Senders
+	57,  // 41: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	66,  // 42: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	59,  // 43: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	53,  // 44: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	66,  // 45: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
 	2,   // 46: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	64,  // 47: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	57,  // 48: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	55,  // 49: ipwitness.v1.ListIncidentsRequest.at:type_name -> google.protobuf.Timestamp
-	66,  // 50: ipwitness.v1.ListIncidentsResponse.incidents:type_name -> ipwitness.v1.Incident
-	57,  // 51: ipwitness.v1.ListIncidentsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	51,  // 52: ipwitness.v1.ListIncidentsResponse.gap:type_name -> ipwitness.v1.Gap
-	66,  // 53: ipwitness.v1.GetIncidentResponse.incident:type_name -> ipwitness.v1.Incident
-	67,  // 54: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	57,  // 55: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	60,  // 56: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	68,  // 57: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	57,  // 58: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	69,  // 59: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
-	60,  // 60: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
-	2,   // 61: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
-	60,  // 62: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
-	57,  // 63: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	68,  // 64: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	69,  // 65: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
-	70,  // 66: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
-	57,  // 67: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	3,   // 68: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	55,  // 69: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	55,  // 70: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	50,  // 71: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	51,  // 72: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	55,  // 73: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	57,  // 74: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	3,   // 75: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	55,  // 76: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	2,   // 77: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	50,  // 78: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
-	51,  // 79: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
-	57,  // 80: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	55,  // 81: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	55,  // 82: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	55,  // 83: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	2,   // 84: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	3,   // 85: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	56,  // 86: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	62,  // 87: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	64,  // 88: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	60,  // 89: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	55,  // 90: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	55,  // 91: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	4,   // 92: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	55,  // 93: ipwitness.v1.ResolveOwnersRequest.Question.time:type_name -> google.protobuf.Timestamp
-	59,  // 94: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	5,   // 95: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	7,   // 96: ipwitness.v1.WitnessService.ResolveOwners:input_type -> ipwitness.v1.ResolveOwnersRequest
-	11,  // 97: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	16,  // 98: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	18,  // 99: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	20,  // 100: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	22,  // 101: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	24,  // 102: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	26,  // 103: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	28,  // 104: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
-	30,  // 105: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	32,  // 106: ipwitness.v1.WitnessService.ListIncidents:input_type -> ipwitness.v1.ListIncidentsRequest
-	34,  // 107: ipwitness.v1.WitnessService.GetIncident:input_type -> ipwitness.v1.GetIncidentRequest
-	36,  // 108: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	38,  // 109: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	40,  // 110: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
-	42,  // 111: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
-	44,  // 112: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
-	46,  // 113: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	48,  // 114: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
-	14,  // 115: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
-	6,   // 116: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	8,   // 117: ipwitness.v1.WitnessService.ResolveOwners:output_type -> ipwitness.v1.ResolveOwnersResponse
-	12,  // 118: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	17,  // 119: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	19,  // 120: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	21,  // 121: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	23,  // 122: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	25,  // 123: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	27,  // 124: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	29,  // 125: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
-	31,  // 126: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	33,  // 127: ipwitness.v1.WitnessService.ListIncidents:output_type -> ipwitness.v1.ListIncidentsResponse
-	35,  // 128: ipwitness.v1.WitnessService.GetIncident:output_type -> ipwitness.v1.GetIncidentResponse
-	37,  // 129: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	39,  // 130: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	41,  // 131: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
-	43,  // 132: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
-	45,  // 133: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
-	47,  // 134: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	49,  // 135: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
-	15,  // 136: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
-	116, // [116:137] is the sub-list for method output_type
-	95,  // [95:116] is the sub-list for method input_type
-	95,  // [95:95] is the sub-list for extension type_name
-	95,  // [95:95] is the sub-list for extension extendee
-	0,   // [0:95] is the sub-list for field type_name
+	66,  // 47: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	59,  // 48: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	57,  // 49: ipwitness.v1.ListIncidentsRequest.at:type_name -> google.protobuf.Timestamp
+	68,  // 50: ipwitness.v1.ListIncidentsResponse.incidents:type_name -> ipwitness.v1.Incident
+	59,  // 51: ipwitness.v1.ListIncidentsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	53,  // 52: ipwitness.v1.ListIncidentsResponse.gap:type_name -> ipwitness.v1.Gap
+	68,  // 53: ipwitness.v1.GetIncidentResponse.incident:type_name -> ipwitness.v1.Incident
+	2,   // 54: ipwitness.v1.WatchIncidentsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	68,  // 55: ipwitness.v1.WatchIncidentsResponse.incident:type_name -> ipwitness.v1.Incident
+	59,  // 56: ipwitness.v1.WatchIncidentsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	69,  // 57: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	59,  // 58: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	62,  // 59: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	70,  // 60: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	59,  // 61: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	71,  // 62: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	62,  // 63: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
+	2,   // 64: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
+	62,  // 65: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
+	59,  // 66: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	70,  // 67: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	71,  // 68: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
+	72,  // 69: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
+	59,  // 70: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	3,   // 71: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	57,  // 72: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	57,  // 73: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	52,  // 74: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	53,  // 75: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	57,  // 76: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	59,  // 77: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	3,   // 78: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	57,  // 79: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	2,   // 80: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	52,  // 81: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
+	53,  // 82: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
+	59,  // 83: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	57,  // 84: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	57,  // 85: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	57,  // 86: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	2,   // 87: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	3,   // 88: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	58,  // 89: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	64,  // 90: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	66,  // 91: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	62,  // 92: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	57,  // 93: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	57,  // 94: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	4,   // 95: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	57,  // 96: ipwitness.v1.ResolveOwnersRequest.Question.time:type_name -> google.protobuf.Timestamp
+	61,  // 97: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	5,   // 98: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	7,   // 99: ipwitness.v1.WitnessService.ResolveOwners:input_type -> ipwitness.v1.ResolveOwnersRequest
+	11,  // 100: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	16,  // 101: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	18,  // 102: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	20,  // 103: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	22,  // 104: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	24,  // 105: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	26,  // 106: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	28,  // 107: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
+	30,  // 108: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	32,  // 109: ipwitness.v1.WitnessService.ListIncidents:input_type -> ipwitness.v1.ListIncidentsRequest
+	34,  // 110: ipwitness.v1.WitnessService.GetIncident:input_type -> ipwitness.v1.GetIncidentRequest
+	36,  // 111: ipwitness.v1.WitnessService.WatchIncidents:input_type -> ipwitness.v1.WatchIncidentsRequest
+	38,  // 112: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	40,  // 113: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	42,  // 114: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
+	44,  // 115: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
+	46,  // 116: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
+	48,  // 117: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	50,  // 118: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
+	14,  // 119: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
+	6,   // 120: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	8,   // 121: ipwitness.v1.WitnessService.ResolveOwners:output_type -> ipwitness.v1.ResolveOwnersResponse
+	12,  // 122: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	17,  // 123: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	19,  // 124: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	21,  // 125: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	23,  // 126: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	25,  // 127: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	27,  // 128: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	29,  // 129: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
+	31,  // 130: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	33,  // 131: ipwitness.v1.WitnessService.ListIncidents:output_type -> ipwitness.v1.ListIncidentsResponse
+	35,  // 132: ipwitness.v1.WitnessService.GetIncident:output_type -> ipwitness.v1.GetIncidentResponse
+	37,  // 133: ipwitness.v1.WitnessService.WatchIncidents:output_type -> ipwitness.v1.WatchIncidentsResponse
+	39,  // 134: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	41,  // 135: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	43,  // 136: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
+	45,  // 137: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
+	47,  // 138: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
+	49,  // 139: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	51,  // 140: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
+	15,  // 141: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
+	120, // [120:142] is the sub-list for method output_type
+	98,  // [98:120] is the sub-list for method input_type
+	98,  // [98:98] is the sub-list for extension type_name
+	98,  // [98:98] is the sub-list for extension extendee
+	0,   // [0:98] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
@@ -5018,7 +5175,7 @@ func file_ipwitness_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_api_proto_rawDesc), len(file_ipwitness_v1_api_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

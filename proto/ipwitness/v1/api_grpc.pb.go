@@ -32,6 +32,7 @@ const (
 	WitnessService_WatchFindings_FullMethodName       = "/ipwitness.v1.WitnessService/WatchFindings"
 	WitnessService_ListIncidents_FullMethodName       = "/ipwitness.v1.WitnessService/ListIncidents"
 	WitnessService_GetIncident_FullMethodName         = "/ipwitness.v1.WitnessService/GetIncident"
+	WitnessService_WatchIncidents_FullMethodName      = "/ipwitness.v1.WitnessService/WatchIncidents"
 	WitnessService_ListPools_FullMethodName           = "/ipwitness.v1.WitnessService/ListPools"
 	WitnessService_ListNodes_FullMethodName           = "/ipwitness.v1.WitnessService/ListNodes"
 	WitnessService_GetNode_FullMethodName             = "/ipwitness.v1.WitnessService/GetNode"
@@ -74,6 +75,8 @@ type WitnessServiceClient interface {
 	ListIncidents(ctx context.Context, in *ListIncidentsRequest, opts ...grpc.CallOption) (*ListIncidentsResponse, error)
 	// GetIncident returns one incident by its ID, with the actions to take.
 	GetIncident(ctx context.Context, in *GetIncidentRequest, opts ...grpc.CallOption) (*GetIncidentResponse, error)
+	// WatchIncidents sends the incidents, then every change of one, at most twice a second.
+	WatchIncidents(ctx context.Context, in *WatchIncidentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchIncidentsResponse], error)
 	// ListPools lists the pools of IPAMs and their use.
 	ListPools(ctx context.Context, in *ListPoolsRequest, opts ...grpc.CallOption) (*ListPoolsResponse, error)
 	// ListNodes lists the nodes with agents, and the agents' health.
@@ -259,6 +262,25 @@ func (c *witnessServiceClient) GetIncident(ctx context.Context, in *GetIncidentR
 	return out, nil
 }
 
+func (c *witnessServiceClient) WatchIncidents(ctx context.Context, in *WatchIncidentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchIncidentsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[3], WitnessService_WatchIncidents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchIncidentsRequest, WatchIncidentsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WitnessService_WatchIncidentsClient = grpc.ServerStreamingClient[WatchIncidentsResponse]
+
 func (c *witnessServiceClient) ListPools(ctx context.Context, in *ListPoolsRequest, opts ...grpc.CallOption) (*ListPoolsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListPoolsResponse)
@@ -291,7 +313,7 @@ func (c *witnessServiceClient) GetNode(ctx context.Context, in *GetNodeRequest, 
 
 func (c *witnessServiceClient) WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodesResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[3], WitnessService_WatchNodes_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[4], WitnessService_WatchNodes_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +352,7 @@ func (c *witnessServiceClient) ListEvents(ctx context.Context, in *ListEventsReq
 
 func (c *witnessServiceClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[4], WitnessService_WatchEvents_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[5], WitnessService_WatchEvents_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -349,7 +371,7 @@ type WitnessService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsRe
 
 func (c *witnessServiceClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[5], WitnessService_Backup_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[6], WitnessService_Backup_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -398,6 +420,8 @@ type WitnessServiceServer interface {
 	ListIncidents(context.Context, *ListIncidentsRequest) (*ListIncidentsResponse, error)
 	// GetIncident returns one incident by its ID, with the actions to take.
 	GetIncident(context.Context, *GetIncidentRequest) (*GetIncidentResponse, error)
+	// WatchIncidents sends the incidents, then every change of one, at most twice a second.
+	WatchIncidents(*WatchIncidentsRequest, grpc.ServerStreamingServer[WatchIncidentsResponse]) error
 	// ListPools lists the pools of IPAMs and their use.
 	ListPools(context.Context, *ListPoolsRequest) (*ListPoolsResponse, error)
 	// ListNodes lists the nodes with agents, and the agents' health.
@@ -464,6 +488,9 @@ func (UnimplementedWitnessServiceServer) ListIncidents(context.Context, *ListInc
 }
 func (UnimplementedWitnessServiceServer) GetIncident(context.Context, *GetIncidentRequest) (*GetIncidentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetIncident not implemented")
+}
+func (UnimplementedWitnessServiceServer) WatchIncidents(*WatchIncidentsRequest, grpc.ServerStreamingServer[WatchIncidentsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchIncidents not implemented")
 }
 func (UnimplementedWitnessServiceServer) ListPools(context.Context, *ListPoolsRequest) (*ListPoolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListPools not implemented")
@@ -723,6 +750,17 @@ func _WitnessService_GetIncident_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WitnessService_WatchIncidents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchIncidentsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(WitnessServiceServer).WatchIncidents(m, &grpc.GenericServerStream[WatchIncidentsRequest, WatchIncidentsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WitnessService_WatchIncidentsServer = grpc.ServerStreamingServer[WatchIncidentsResponse]
+
 func _WitnessService_ListPools_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListPoolsRequest)
 	if err := dec(in); err != nil {
@@ -928,6 +966,11 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchFindings",
 			Handler:       _WitnessService_WatchFindings_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchIncidents",
+			Handler:       _WitnessService_WatchIncidents_Handler,
 			ServerStreams: true,
 		},
 		{
