@@ -234,6 +234,7 @@ func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	if early && !lost {
 		a.schedule(p, next)
 		a.mu.Unlock()
+		a.wake.set() // Judged does not wait for it
 		return
 	}
 	one.checkedAt = now
@@ -252,6 +253,7 @@ func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.schedule(p, now.Add(poolEvery))
+		a.wake.set()
 	}
 }
 

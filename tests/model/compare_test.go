@@ -105,6 +105,7 @@ func isLate(f *pb.Finding) bool {
 
 func scrubFinding(f *pb.Finding) {
 	f.Summary, f.Evidence, f.Remedy, f.Runbook, f.Fixes, f.Memory, f.Previous = "", nil, nil, "", nil, nil, nil
+	f.Incident = ""
 	if f.GetKind() == verdict.FindingIntendedNotObserved { // which of several rivals is named depends on the order of judgements
 		f.Nodes = nil
 	}
@@ -175,6 +176,7 @@ func scrubOwner(o *pb.Owner) {
 func scrubConflict(c *pb.Conflict) {
 	over := c.GetState() == pb.Conflict_RESOLVED
 	c.Summary, c.Because, c.Diagnosis, c.Remedy, c.Runbook, c.Related, c.Memory = "", nil, nil, nil, "", nil, nil
+	c.Incident = ""
 	c.Eldest = nil // it depends on the clock skew, which the reference does not measure
 	for _, e := range c.GetExcluded() {
 		e.Reason = ""
