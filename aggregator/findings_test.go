@@ -226,7 +226,7 @@ func TestFindingsAreLogged(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != 2 || !strings.Contains(lines[0], `level=WARN msg=finding kind=duplicate-node-name id=abc nodes="[n1 n1@b]"`) ||
+		if len(lines) != 2 || !strings.Contains(lines[0], `level=WARN msg=finding kind=duplicate-node-name id=abc incident=`) || !strings.Contains(lines[0], ` nodes="[n1 n1@b]"`) ||
 			!strings.Contains(lines[1], `level=INFO msg="finding ended"`) {
 			t.Errorf("got %q, want its beginning and its end", lines)
 		}

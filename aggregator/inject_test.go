@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -157,6 +158,9 @@ func everything(number int) *pb.ReportRequest {
 		Link: machine.Links[0].Name, Address: netip.MustParseAddr(at("0.40")).AsSlice(), Mac: []byte{2, 9, 9, 9, 9, 6}, State: pb.BeliefRecord_PERMANENT, Count: 1,
 		Holders: []*pb.BeliefRecord_Holder{{Namespace: 2, Index: 2}}, Tunnel: []byte{192, 0, 2, 40},
 	}}
+	m.Answers = []*pb.BeliefAnswer{{Translations: []*pb.TranslationRecord{{
+		Protocol: unix.IPPROTO_TCP, Source: netip.MustParseAddr(at("0.5")).AsSlice(), Destination: netip.MustParseAddr(at("0.9")).AsSlice(), Port: 80,
+	}}}}
 	m.Status = &pb.StatusRecord{
 		Wire: "tcx", Ports: []*pb.Node_Port{{Interface: "eth0", Mode: "tcx"}}, Problems: []string{"something"}, Runtime: "containerd 1.7", NodeName: &pb.NodeName{Name: "other", Source: pb.NodeName_FILE, File: "/other"}, VipProgram: "keepalived", UnreadIpams: []string{"azure"}, UnreadableIpams: []string{"docker"}, Flooding: []*pb.FloodingRecord{{Index: 2, Interface: "eth0", LeftOut: 3, Rate: 4}},
 	}

@@ -46,7 +46,7 @@ func TestEveryViewIsAccessibleAndKeepsThePolicy(t *testing.T) {
 	for _, view := range []struct{ path, ready string }{
 		{"/#/", `!!document.querySelector('article.incident .folds .fold')`},
 		{"/#/address", `document.querySelectorAll('.ownerrow').length > 10`},
-		{"/#/address/10.244.0.2", `document.querySelectorAll('.history rect').length > 2 && !!document.querySelector('.rules')`},
+		{"/#/address/10.244.0.2", `document.querySelectorAll('.history rect').length > 2 && !!document.querySelector('.rules') && !!document.querySelector('section[aria-label=Senders]')`},
 		{"/#/map/node-12", `document.querySelectorAll('.joins path').length > 0 && document.querySelectorAll('.ownerrow').length > 2`},
 		{"/#/ipam", `document.querySelectorAll('tbody tr').length > 3 && (!!document.querySelector('[data-chart]') || (document.querySelector('button.trend')?.click(), false))`},
 	} {

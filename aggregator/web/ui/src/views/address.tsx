@@ -6,6 +6,7 @@ import { ConflictCard } from '../parts/conflict'
 import { FindingItem } from '../parts/finding'
 import { History } from '../parts/history'
 import { OwnerList } from '../parts/ownerlist'
+import { Senders } from '../parts/senders'
 import { active, findings, poll } from '../live'
 import { full, ms } from '../time'
 import { title } from '../words'
@@ -111,6 +112,7 @@ function One({ address, at }: { address: string; at: string | undefined }) {
         {(past?.cut || past?.shortened) && <Command text={`ipwitness history ${address}`} />}
       </section>
       {answer && <Explanation answer={answer} at={at} />}
+      {changes && !at && <Senders address={address} changes={changes} />}
     </>
   )
 }
