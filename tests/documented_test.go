@@ -159,14 +159,14 @@ func newAccident(t *testing.T) (*documentedHost, *strings.Replacer) {
 	}
 	h.watch.await("the conflict", inState("10.244.0.2", ipwitnessv1.Conflict_CONFIRMED))
 	owner := h.owners("?address=10.244.0.2")[0]
-	id := h.watch.find("10.244.0.2")[0].GetId()
+	id, incident := h.watch.find("10.244.0.2")[0].GetId(), h.watch.find("10.244.0.2")[0].GetIncident()
 	var found ipwitnessv1.ListFindingsResponse
 	wait.Until(t, "the finding about an address without an allocation", func() bool {
 		return h.program.Get(t.Context(), "/v1/findings?address=10.244.0.3", &found) == nil && len(found.GetFindings()) > 0
 	})
 	return h, strings.NewReplacer(
 		"bin/ipwitness", "ipwitness", "NAMESPACE/POD", "default/web-1", "ADDRESS:9641", "127.0.0.1:9641",
-		"ADDRESS", "10.244.0.2", "RANGE", "10.244.0.0/16", "MAC", owner.GetMac(), "NODE", "node-7", "audit ID", "audit "+found.GetFindings()[0].GetId(), "ID", id, "10.244.0.7", "10.244.0.2",
+		"ADDRESS", "10.244.0.2", "RANGE", "10.244.0.0/16", "MAC", owner.GetMac(), "NODE", "node-7", "audit ID", "audit "+found.GetFindings()[0].GetId(), "incidents ID", "incidents "+incident, "ID", id, "10.244.0.7", "10.244.0.2",
 		"{{ $labels.id }}", id, "{{ $labels.address }}", "10.244.0.2", "/backup/ipwitness-2026-11-23", filepath.Join(h.dir, "backup"),
 		"backup DIR", "backup "+filepath.Join(h.dir, "backup2"), "judge FILE", "judge case.json", " | less", "")
 }

@@ -77,7 +77,7 @@ func TestRolesOfKubernetesGetNoPaths(t *testing.T) {
 			}
 		}
 	}
-	if want := map[string]string{"view": "get list watch owners conflicts findings pools nodes events", "edit": "create conflicts/acknowledge"}; !maps.Equal(parts, want) {
+	if want := map[string]string{"view": "get list watch owners incidents conflicts findings pools nodes events", "edit": "create conflicts/acknowledge"}; !maps.Equal(parts, want) {
 		t.Errorf("got %v, want %v", parts, want)
 	}
 }
