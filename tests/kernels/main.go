@@ -21,7 +21,7 @@ import (
 
 // modules are the kernel modules that the tests need, unless they are built in. openvswitch needs
 // crc32c_generic without declaring it.
-var modules = strings.Fields("veth bridge macvlan vxlan 8021q bonding dummy ipvlan vrf tun crc32c_generic openvswitch sch_ingress cls_bpf cls_u32 act_bpf")
+var modules = strings.Fields("veth bridge macvlan vxlan 8021q bonding dummy ipvlan vrf tun crc32c_generic openvswitch sch_ingress cls_bpf cls_u32 act_bpf nf_conntrack_netlink")
 
 // suite is a test binary in -dir with its arguments.
 type suite struct{ name, command string }
