@@ -387,13 +387,13 @@ const (
 	namespaceCost  = 150
 	intendedCost   = 1200 // including a finding
 	interfaceCost  = 120
-	linkCost       = 60
+	linkCost       = 64
 	KernelCost     = 280
 	WireCost       = 640
 	rivalCost      = 9000 // additional cost of a claim that may conflict with another one
-	poolCost       = 1728
+	poolCost       = 1792
 	rangeCost      = 80
-	allocationCost = 2304 // including a finding
+	allocationCost = 3136 // including a finding
 	statusCost     = 6    // per byte of the message
 )
 
