@@ -336,7 +336,6 @@ func (a *Agent) problem(what string, err error) {
 	a.log.Warn("agent is limited", "problem", what, "error", err)
 }
 
-// report puts the agent's status into the table.
 func (a *Agent) report() {
 	a.reporting.Lock()
 	defer a.reporting.Unlock()

@@ -266,7 +266,6 @@ func clsactCheck(tried bool, err, tcx error) Check {
 // loopbackIndex is the index of lo in every network namespace (LOOPBACK_IFINDEX).
 const loopbackIndex = 1
 
-// sourceCheck checks a directory that a source reads.
 func sourceCheck(root allocations.Root, feature, dir, gives string) Check {
 	const mountParent = "mount its parent read-only with HostToContainer propagation"
 	c := Check{Feature: feature, Status: StatusOK, Detail: dir}
@@ -306,7 +305,6 @@ func sourcesCheck(root allocations.Root, feature string, dirs []string, gives st
 	return Check{Feature: feature, Status: StatusOK, Detail: detail}
 }
 
-// readRuntime asks the container runtime for its name.
 func readRuntime(socket string) Check {
 	c := Check{Feature: "container runtime", Status: StatusOK}
 	runtime := workload.NewRuntime(slog.New(slog.DiscardHandler), socket, "/proc")
@@ -333,7 +331,6 @@ func readRuntime(socket string) Check {
 	return c
 }
 
-// readProcesses checks whether the namespaces of processes can be read.
 func readProcesses(procDir workload.ProcDir) Check {
 	c := Check{
 		Feature: "processes", Status: StatusDegraded, Used: "veth peers, named namespaces and CNI results",

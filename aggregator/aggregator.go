@@ -170,7 +170,6 @@ func (s *server) healthy(status healthpb.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-// ready reports whether requests can be served.
 func (s *server) ready() bool {
 	select {
 	case <-s.ended:
@@ -185,7 +184,6 @@ func (s *server) ready() bool {
 	}
 }
 
-// end ends all streams.
 func (s *server) end() {
 	s.health.Shutdown()
 	close(s.ended)
@@ -362,7 +360,6 @@ type listener struct {
 	core *core
 }
 
-// Acknowledged looks at the acknowledgement of a conflict.
 func (l *listener) Acknowledged(of *verdict.Conflict) (until verdict.Stamp, lapsed bool) {
 	return l.core.acknowledgements.Lapse(of)
 }

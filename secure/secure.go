@@ -220,7 +220,6 @@ func (r rotating) ClientHandshake(ctx context.Context, authority string, conn ne
 	return credentials.NewTLS(config).ClientHandshake(ctx, authority, conn)
 }
 
-// Clone implements credentials.TransportCredentials.
 func (r rotating) Clone() credentials.TransportCredentials { return r }
 
 // Known requires a client certificate for some paths if there is TLS.

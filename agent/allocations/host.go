@@ -46,7 +46,6 @@ func (h *host) ReadFile(path string, follow bool, most int64) (data []byte, writ
 	return data, written, err
 }
 
-// OpenDir implements ipam.Host.
 func (h *host) OpenDir(path string) (*os.File, ipam.DirID, error) {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if Orphaned(path) {
@@ -64,7 +63,6 @@ func (h *host) OpenDir(path string) (*os.File, ipam.DirID, error) {
 	return dir, id, nil
 }
 
-// Visible implements ipam.Host.
 func (h *host) Visible(dirs ...string) error { return h.root.ReachAny(dirs) }
 
 // Devices implements ipam.Host. It returns none if they cannot be listed.
@@ -96,7 +94,6 @@ func (h *host) Devices() (devices []ipam.Device) {
 	return devices
 }
 
-// Uplink implements ipam.Host.
 func (h *host) Uplink() string {
 	conn, err := rtnetlink.Dial()
 	if err != nil {

@@ -410,7 +410,6 @@ func (r *Reader) watch() {
 	}
 }
 
-// publish puts everything that has changed into the table.
 func (r *Reader) publish(now time.Time) {
 	pools, kept := map[table.PoolKey]*ipam.FilePool{}, map[string]bool{}
 	for _, s := range r.sources {

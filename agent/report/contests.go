@@ -33,7 +33,6 @@ func NewContests(log *slog.Logger, look func(addr netip.Addr, on bool)) *Contest
 	return &Contests{log: log, look: look, by: map[netip.Addr]int{}}
 }
 
-// of returns the contests of a new stream.
 func (c *Contests) of() *contestsOf { return &contestsOf{all: c, held: map[netip.Addr]struct{}{}} }
 
 // set starts or ends the contest of an address for this stream.

@@ -178,7 +178,6 @@ func parseTuple(b []byte) (from, to netip.AddrPort, protocol byte) {
 	return netip.AddrPortFrom(addrs[0], ports[0]), netip.AddrPortFrom(addrs[1], ports[1]), protocol
 }
 
-// attr returns an attribute.
 func attr(typ uint16, val []byte) []byte {
 	b := binary.NativeEndian.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(val))) //nolint:gosec // few bytes
 	b = append(binary.NativeEndian.AppendUint16(b, typ), val...)

@@ -163,7 +163,6 @@ const NewPort uint16 = 0xffff
 // local routes, routes to hosts, rules and the configuration of interfaces. Netlink does not use the number.
 const Answering uint16 = 0xfffe
 
-// parse parses one message of the listener, and reports whether its type is known.
 func (m *Message) parse(typ uint16, nsid int32, data []byte) (known bool, err error) {
 	*m = Message{Type: typ, NSID: nsid}
 	switch typ {
@@ -252,7 +251,6 @@ func attributes(b []byte) func(yield func(uint16, []byte) bool) {
 
 func align4(n int) int { return (n + 3) &^ 3 }
 
-// appendAttr appends an attribute of four bytes.
 func appendAttr(b []byte, typ uint16, val uint32) []byte {
 	b = binary.NativeEndian.AppendUint16(b, unix.SizeofNlAttr+4)
 	b = binary.NativeEndian.AppendUint16(b, typ)

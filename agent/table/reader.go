@@ -62,7 +62,6 @@ const maxChecks = 1024
 // maxBeliefs limits the answers about neighbour tables that wait. Beyond it, the oldest one is dropped.
 const maxBeliefs = 16
 
-// add adds later questions.
 func (q *Questions) add(later Questions) {
 	q.Checks = append(q.Checks, later.Checks...)
 	if n := len(q.Checks); n > maxChecks {

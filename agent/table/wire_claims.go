@@ -79,7 +79,6 @@ func (q *queue) remove(c *entry) {
 	q.len--
 }
 
-// count returns the number of claims in the queues from first to last.
 func (p *portClaims) count(first, last queueIndex) (n int) {
 	for i := first; i <= last; i++ {
 		n += p.queues[i].len
@@ -298,7 +297,6 @@ type importance struct {
 	wake    func()                  // called when an address is added to changed
 }
 
-// isImportant reports whether a claim is to an important address.
 func (t *Table) isImportant(k ClaimKey) bool { return t.important.holders[k.Address] > 0 }
 
 // ofKernelClaims returns a function that calls fn with the address of a claim unless it is a

@@ -61,7 +61,6 @@ func (w *Wire) readCounters(now time.Time) {
 	}
 }
 
-// leftOut returns the counters of each port.
 func (w *Wire) leftOut() (out []counted) {
 	byTable := w.table.LeftOut()
 	limited := w.frames(bpf.ResultLimited) // before those of the ports, which may rise meanwhile

@@ -306,7 +306,6 @@ func (w *Wire) setTunnels(l kernel.Port, p *port) (failed bool) {
 	return false
 }
 
-// detach detaches the observer from a port, and makes it forget the port's tunnels.
 func (w *Wire) detach(index int32, p *port) {
 	if p.att != nil {
 		if err := p.att.Close(); err != nil {

@@ -90,7 +90,6 @@ func (c *cniCache) dirs() map[string]string {
 	return map[string]string{c.dir: "", c.multusDir(): ofMultus}
 }
 
-// path returns the path of the result with the given name.
 func (c *cniCache) path(name string) string {
 	if rest, ok := strings.CutPrefix(name, ofMultus); ok {
 		return filepath.Join(c.multusDir(), rest)
@@ -221,7 +220,6 @@ type cniResult struct {
 	} `json:"result"`
 }
 
-// parseResult parses one file of libcni's cache.
 func parseResult(data []byte) (cniFile, error) {
 	var c cniResult
 	if err := json.Unmarshal(data, &c); err != nil {

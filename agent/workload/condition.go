@@ -58,7 +58,6 @@ func (c *condition) count(method string, err error) {
 	c.calls[Call{method, result}]++
 }
 
-// failed records that the runtime does not answer.
 func (c *condition) failed(err error) {
 	c.mu.Lock()
 	first := c.away.IsZero()
@@ -77,7 +76,6 @@ func (c *condition) failed(err error) {
 	}
 }
 
-// answers records that the runtime answers.
 func (c *condition) answers() {
 	c.mu.Lock()
 	was := c.connected
@@ -90,7 +88,6 @@ func (c *condition) answers() {
 	}
 }
 
-// Health returns the name of the runtime, and its problems.
 func (c *condition) Health(now time.Time) (runtime string, problems []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -238,7 +238,6 @@ func (c *Runtime) find(ctx context.Context) (conn *grpc.ClientConn, found bool) 
 	return nil, found
 }
 
-// connect connects to a socket, and asks the runtime for its name and version.
 func (c *Runtime) connect(ctx context.Context, socket string) (conn *grpc.ClientConn, runtime string, err error) {
 	info, err := os.Stat(socket)
 	if err != nil {
@@ -281,7 +280,6 @@ func (c *Runtime) connect(ctx context.Context, socket string) (conn *grpc.Client
 	return conn, name, nil
 }
 
-// call makes one call, and counts it.
 func call[Q, A any](ctx context.Context, c *Runtime, method string, to func(context.Context, *Q, ...grpc.CallOption) (*A, error), q *Q) (*A, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -429,7 +429,6 @@ func (n *Names) anyEmpty() bool {
 // creates the file first and mounts the namespace over it later.
 var errNotNamespace = errors.New("not a network namespace")
 
-// namespaceInode returns the inode of the namespace that is mounted at path.
 func namespaceInode(path string) (uint64, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {

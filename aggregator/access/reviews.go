@@ -76,7 +76,6 @@ func (r *reviews) token(ctx context.Context, token string, audiences []string, m
 	return a.who, a.err
 }
 
-// access reports whether a subject may do something.
 func (r *reviews) access(ctx context.Context, who Subject, what Action) (bool, error) {
 	key, err := json.Marshal([]any{who, what.String()})
 	if err != nil {

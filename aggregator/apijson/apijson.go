@@ -145,7 +145,6 @@ func words(of protoreflect.EnumDescriptor) (all []string) {
 	return all
 }
 
-// appendMessage appends the message that a pointer refers to.
 func appendMessage(out []byte, pointer reflect.Value, p *plan) (_ []byte, err error) {
 	switch p.form {
 	case timestamp:
@@ -197,7 +196,6 @@ func appendMessage(out []byte, pointer reflect.Value, p *plan) (_ []byte, err er
 	return append(out, '}'), nil
 }
 
-// appendMap appends a map in the order of its keys.
 func appendMap(out []byte, all map[string]string) (_ []byte, err error) {
 	out = append(out, '{')
 	for i, key := range slices.Sorted(maps.Keys(all)) {

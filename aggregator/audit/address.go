@@ -91,7 +91,6 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	return a.out
 }
 
-// bothCritical reports whether two findings are critical and of the same pool.
 func bothCritical(f, other *verdict.Finding) bool {
 	return f.Pool.Is(other.Pool) && f.Severity == verdict.Critical && other.Severity == verdict.Critical
 }
@@ -316,7 +315,6 @@ func (a *addressAudit) has(p *verdict.Pool) bool {
 	return slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Is(p) })
 }
 
-// auditAllocation checks whether an allocation is in use.
 func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 	p := al.Pool
 	if p.Status || p.Leases || p.Assigns || al.Purpose != "" || al.Kept || al.Nameless() {
@@ -704,7 +702,6 @@ func sameHolder(al, other *verdict.Allocation) bool {
 	return al.Node == other.Node
 }
 
-// recordOf records a problem with an address of a pool.
 func (a *addressAudit) recordOf(kind string, severity verdict.Severity, p *verdict.Pool, o *verdict.Owner, allocations []*verdict.Allocation, patience time.Duration) {
 	f := verdict.Finding{Kind: kind, Severity: severity, Pool: p, Allocations: allocations}
 	if o != nil {
@@ -780,7 +777,6 @@ func (a *addressAudit) keep(p *verdict.Pool, kinds ...string) {
 	}
 }
 
-// id returns the ID of a finding about the address.
 func (a *addressAudit) id(kind, subject string) string {
 	return verdict.FindingID(a.policy.Cluster, kind, subject+a.in.Address.String())
 }

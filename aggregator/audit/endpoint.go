@@ -60,7 +60,6 @@ func (a *addressAudit) receiver(e *ipam.Endpoint) (found *verdict.Owner) {
 	return found
 }
 
-// reported reports whether a finding is already reported.
 func (a *addressAudit) reported(id string) bool {
 	return slices.ContainsFunc(a.in.Before, func(b verdict.Finding) bool { return b.ID == id && !b.Waiting })
 }

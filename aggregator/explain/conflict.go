@@ -117,7 +117,6 @@ func notOnlyNodes(c *verdict.Conflict) bool {
 	return slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Kind() != verdict.Host })
 }
 
-// ofConflict returns a text about a conflict by its rule.
 func (w *wording) ofConflict(about string, c *verdict.Conflict) string {
 	var namespaces []string
 	if c.Rule == verdict.RuleSamePod {
@@ -217,7 +216,6 @@ func disconnected(c *verdict.Conflict) *verdict.Owner {
 	return nil
 }
 
-// ending says how a conflict ended.
 func (w *wording) ending(c *verdict.Conflict) string {
 	end := c.Ending
 	key, at, silent := "ending/"+string(end.Kind), verdict.Stamp(0), []string(nil)
@@ -299,7 +297,6 @@ func Diagnose(steps []DiagnosisStep, says Kubernetes) (out []DiagnosisStep) {
 	return out
 }
 
-// sentences joins texts as sentences.
 func sentences(texts []string) string {
 	out := make([]string, 0, len(texts))
 	for _, t := range texts {

@@ -213,7 +213,6 @@ func (w *wording) factText(role string, f *verdict.Fact, values ...any) string {
 	return append(scope(values), words, source(w.word)).text(key)
 }
 
-// facts returns the texts of facts.
 func (w *wording) facts(all []verdict.Fact) (words []string) {
 	for i := range all {
 		f := &all[i]

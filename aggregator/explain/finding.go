@@ -201,7 +201,6 @@ func (t *findingBuilder) scope(values ...any) scope {
 	return append(scope(values), t.alike, source(t.word))
 }
 
-// add adds the text of a key.
 func (t *findingBuilder) add(key string, values ...any) {
 	t.scope(values...).write(&t.FindingText, key)
 }
@@ -836,7 +835,6 @@ func (t *findingBuilder) undo(al *verdict.Allocation) []advice.Action {
 	return t.ofAllocation(al, "double/undo", "end", t.end(al), "left", left)
 }
 
-// ofAllocation returns the steps of a key about an allocation.
 func (t *findingBuilder) ofAllocation(al *verdict.Allocation, key string, values ...any) []advice.Action {
 	values = append(values, "allocation", allocationName(al), "place", allocationPlace(al), "namespace", al.Namespace, "pod", al.Pod)
 	return t.scope(values...).steps(key)
@@ -875,7 +873,6 @@ func (t *findingBuilder) remedy(key string) {
 	}
 }
 
-// remedyCase describes the address to the remedies of an IPAM.
 func (t *findingBuilder) remedyCase() ipam.Case {
 	c := ipam.Case{Address: t.f.Address, Pool: &t.pool.Pool, Node: nodeOf(t.pool), Allocation: t.allocation.Allocation}
 	o := t.owner

@@ -13,10 +13,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
-// ipamOf returns the IPAM of a pool.
 func ipamOf(p *verdict.Pool) *ipam.IPAM { return registry.Of(p.IPAM) }
 
-// textOf returns the texts of the IPAM of a pool.
 func textOf(p *verdict.Pool) advice.Filler {
 	return ipamOf(p).Filler(ipam.Case{Pool: &p.Pool, Node: nodeOf(p)})
 }

@@ -15,7 +15,6 @@ import (
 
 // The steps by which an owner gives the address up, and those that restart it.
 
-// release returns the steps by which an owner gives an address up.
 func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 	w := o.Workload()
 	key := ""
@@ -172,12 +171,10 @@ func removal(o *verdict.Owner) []advice.Action {
 // whatever happens to the pod object in the API.
 func static(o *verdict.Owner) bool { return o.Pod != nil && o.Pod.ControllerKind == "Node" }
 
-// restartsByEngine reports whether a workload is a container that its engine restarts.
 func restartsByEngine(w verdict.Workload) bool {
 	return w.ContainerID != "" && registry.Of(w.Source).Has("restart-container")
 }
 
-// ofEngine returns the steps of a key of the engine of a container.
 func ofEngine(o *verdict.Owner, key string) []advice.Action {
 	w := o.Workload()
 	return registry.Of(w.Source).Steps(key, ipam.Case{Node: o.Node.Name, Allocation: ipam.Allocation{ContainerID: w.ContainerID}})
@@ -231,7 +228,6 @@ func (t *findingBuilder) restart(then string, now bool) advice.Advice {
 	return text.Advice
 }
 
-// outOfRange returns the steps that exclude an address with these allocations from the ranges of pools.
 func outOfRange(pools []*verdict.Pool, a netip.Addr, allocations []*verdict.Allocation) (steps []advice.Action) {
 	for _, p := range pools {
 		_, more := exclusion(p, a, allocations)
@@ -243,7 +239,6 @@ func outOfRange(pools []*verdict.Pool, a netip.Addr, allocations []*verdict.Allo
 	return steps
 }
 
-// exclusion returns how to exclude an address with these allocations from a pool, as a clause and as steps.
 func exclusion(p *verdict.Pool, a netip.Addr, allocations []*verdict.Allocation) (how string, steps []advice.Action) {
 	c := ipam.Case{Pool: &p.Pool, Node: nodeOf(p), Address: a}
 	if i := slices.IndexFunc(allocations, func(al *verdict.Allocation) bool { return al.Pool.Is(p) }); i >= 0 {

@@ -21,7 +21,6 @@ type remedyBuilder struct {
 	parties []*verdict.Owner
 }
 
-// steps returns the actions of a key.
 func (a *remedyBuilder) steps(key string, values ...any) []advice.Action {
 	return append(scope(values), "id", a.c.ID, a.alike, source(a.word)).steps(key)
 }
@@ -254,7 +253,6 @@ func (a *remedyBuilder) shared() string {
 // mostKept limits the alternatives of a choice between owners.
 const mostKept = 4
 
-// choices returns one alternative for each of the first owners.
 func choices(owners []*verdict.Owner, of func(*verdict.Owner) (string, []advice.Action)) (all []advice.Alternative) {
 	for _, o := range owners[:min(len(owners), mostKept)] {
 		when, actions := of(o)
@@ -634,7 +632,6 @@ func oneController(allocations []*verdict.Allocation, owners []*verdict.Owner, a
 	})
 }
 
-// isService reports whether an address is allocated for a Service.
 func isService(al *verdict.Allocation) bool { return strings.HasPrefix(al.Purpose, "Service ") }
 
 // assignedAway returns the steps after which controllers no longer assign the own address of a node to other nodes.
@@ -849,7 +846,6 @@ func (a *remedyBuilder) another(change, keep verdict.Origin, first *verdict.Owne
 		"configuration", Text(key, "config", config, "node", node, "network", change.Network, "device", change.Device))
 }
 
-// oneName reports whether all owners have the name of the first one.
 func oneName(owners []*verdict.Owner) bool {
 	first := owners[0].Workload().Name
 	return first != "" && !slices.ContainsFunc(owners, func(o *verdict.Owner) bool { return o.Workload().Name != first })
@@ -994,7 +990,6 @@ func (a *remedyBuilder) wrong() (found []*verdict.Owner) {
 	return found
 }
 
-// those returns the owners for which holds returns true.
 func those[T any](all []T, holds func(T) bool) (found []T) {
 	for _, one := range all {
 		if holds(one) {
@@ -1009,7 +1004,6 @@ func except(owners []*verdict.Owner, holds func(*verdict.Owner) bool) []*verdict
 	return those(owners, func(o *verdict.Owner) bool { return !holds(o) })
 }
 
-// ofAllBut returns the steps of all owners but one.
 func ofAllBut(keep *verdict.Owner, owners []*verdict.Owner, of func(*verdict.Owner) []advice.Action) (steps []advice.Action) {
 	for _, o := range owners {
 		if o != keep {
@@ -1019,7 +1013,6 @@ func ofAllBut(keep *verdict.Owner, owners []*verdict.Owner, of func(*verdict.Own
 	return steps
 }
 
-// ownerNames returns the names of owners.
 func (w *wording) ownerNames(owners []*verdict.Owner) []string {
 	name := w.alike.naming(OwnerName)
 	return each(owners, func(o **verdict.Owner) string { return name(*o) })

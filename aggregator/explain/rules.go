@@ -161,7 +161,6 @@ var ruleWords = map[string]func(*wording, *verdict.Step) any{
 	"joints":  func(w *wording, s *verdict.Step) any { return each(s.Joints, w.joint) },
 }
 
-// step returns the text of a rule and its result.
 func (w *wording) step(e *verdict.Explanation, s *verdict.Step) string {
 	if i := slices.IndexFunc(e.Conflicts, func(c verdict.Conflict) bool { return s.Conflict != "" && c.ID == s.Conflict }); i >= 0 {
 		c := &e.Conflicts[i]

@@ -51,7 +51,6 @@ func (w *wording) word(name string) any {
 	return nil
 }
 
-// text returns the text of a key.
 func (w *wording) text(key string, values ...any) string {
 	return append(scope(values), w.alike, source(w.word)).text(key)
 }
@@ -159,7 +158,6 @@ func OwnerName(o *verdict.Owner) string {
 	return workloadName(o.Namespace, o.Workload())
 }
 
-// workloadName returns the name of a workload in a namespace.
 func workloadName(ns *verdict.Namespace, w verdict.Workload) string {
 	switch {
 	case w.OnlyNetns():
@@ -209,7 +207,6 @@ func placed(o *verdict.Owner) string {
 	return name + " on " + o.Node.Name
 }
 
-// onNode returns the name of an owner in a sentence that names its node.
 func onNode(o *verdict.Owner) string {
 	if o.Namespace != nil && o.Interface.Namespace.ID == o.ID && o.Kind() != verdict.Host {
 		return OwnerName(o)
@@ -274,7 +271,6 @@ func placedNetns(o *verdict.Owner) string {
 	return netnsName(o) + " on " + o.Node.Name
 }
 
-// witness returns the interface that a claim was seen on, as NODE/INTERFACE.
 func witness(c *verdict.Claim) string { return c.Node().Name + "/" + c.Interface.Name }
 
 // kubernetesName returns the name of an owner's node in Kubernetes, as far as it is known.
@@ -315,7 +311,6 @@ func phrase(kind verdict.ScopeKind, name string) string {
 	return "anywhere"
 }
 
-// poolTitle returns the name of a pool with its network and node.
 func poolTitle(p verdict.PoolName) string {
 	return "IPAM " + p.IPAM + " (" + p.Name + after(", network ", p.Network) + after(", node ", p.Node) + ")"
 }
@@ -383,7 +378,6 @@ func all(words []string) string {
 	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
-// each applies word to each item.
 func each[T any](items []T, word func(*T) string) []string {
 	words := make([]string, 0, len(items))
 	for i := range items {
@@ -400,7 +394,6 @@ func after(words, text string) string {
 	return words + text
 }
 
-// addrText formats an address.
 func addrText(a *netip.Addr) string { return a.String() }
 
 // stampText formats a time for use in a sentence.
@@ -457,7 +450,6 @@ var files embed.FS
 // texts are the texts of all files in folder text. {name} is also a word of the owner (ownerWords).
 var texts = advice.ReadTexts(files, "text/*.txt")
 
-// has reports whether there is a text with a key.
 func has(key string) bool { return texts[key] != nil }
 
 // A source gives the values of names; nil for names that it does not have.
@@ -521,16 +513,13 @@ func printed(v any) any {
 
 func (s scope) filler() advice.Filler { return advice.Filler{Texts: texts, Value: s.value} }
 
-// text returns the text of a key.
 func (s scope) text(key string) string { return s.filler().Text(key) }
 
 // Text returns the text of a key. Names are followed by their values.
 func Text(key string, values ...any) string { return scope(values).text(key) }
 
-// steps returns the actions of a key.
 func (s scope) steps(key string) []advice.Action { return s.filler().Steps(key) }
 
-// write adds the text of a key.
 func (s scope) write(t *FindingText, key string) {
 	t.Summary = strings.TrimPrefix(t.Summary+" "+s.filler().Write(&t.Advice, key), " ")
 }

@@ -109,7 +109,6 @@ func conflictAlert(c *pb.Conflict, since, now time.Time) *alert {
 	return one
 }
 
-// findingAlerts returns the alerts of a finding that fire at this time.
 func findingAlerts(f *pb.Finding, now time.Time) (all []*alert) {
 	var rules []rule
 	if r, known := findingRules[f.GetKind()]; known {

@@ -144,7 +144,6 @@ func (a *alertmanager) deliver(ctx context.Context, some []transition) error {
 	return nil
 }
 
-// alerts returns the alerts that fire at a time, by their labels.
 func (a *alertmanager) alerts(now time.Time) map[string]*alert {
 	var conflicts, findings []*alert
 	for _, c := range a.conflicts {

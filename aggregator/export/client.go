@@ -36,7 +36,6 @@ type help struct {
 	url, credentials string
 }
 
-// newClient returns a client for a path below a base URL.
 func newClient(base, path string, files secure.Files, log *slog.Logger, help help) (*client, error) {
 	u, err := url.Parse(base)
 	if err != nil {

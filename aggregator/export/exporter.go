@@ -243,7 +243,6 @@ func (x *exporter) present(ctx context.Context, cursor *journal.Cursor, at time.
 	return cursor.Move(at)
 }
 
-// stateAt returns the conflicts and findings that there were at a time.
 func (x *exporter) stateAt(ctx context.Context, at time.Time) (all []transition, err error) {
 	x.phases = make(phases)
 	x.to.alerts.begin()

@@ -65,7 +65,6 @@ func newOTLP(cfg *Config, files secure.Files) (*receiver, error) {
 	return &receiver{client: c, atOnce: 512, deliver: o.deliver}, nil
 }
 
-// headers parses a list of headers: NAME=VALUE,NAME=VALUE, with values as in URLs.
 func headers(list string) (http.Header, error) {
 	h := make(http.Header)
 	for one := range strings.SplitSeq(list, ",") {

@@ -52,7 +52,6 @@ type phase struct {
 // phases are the last states of conflicts, by id.
 type phases map[string]phase
 
-// transition returns the transition of an event, and remembers the state of a conflict.
 func (p phases) transition(e *pb.Event, present bool) transition {
 	t := transition{Event: e, present: present, at: e.GetTime().AsTime()}
 	// The journal has no two records with the same time.

@@ -89,7 +89,6 @@ func (b *between) recall(ctx context.Context) error {
 	})
 }
 
-// watch returns a watch of the owners in the shared networks.
 func (b *between) watch() *api.RecordedWatch {
 	shared := func(e *pb.Event) bool {
 		a, err := netip.ParseAddr(e.GetOwner().GetAddress())
@@ -133,7 +132,6 @@ func (b *between) reset() {
 	}
 }
 
-// changed notes that an owner has changed.
 func (b *between) changed(e *pb.Event) {
 	a, err := netip.ParseAddr(e.GetOwner().GetAddress())
 	n := b.networks.of(a)

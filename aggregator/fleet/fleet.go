@@ -261,7 +261,6 @@ func (m *metrics) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	all, _, _ := m.fleet.named(nil) // no name is given that may not be known
 	now := m.fleet.Clock()

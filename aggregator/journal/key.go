@@ -130,7 +130,6 @@ func (s subject) append(key []byte) []byte {
 	return append(append(key, byte(s.kind)<<4|s.place[0]), s.place[1:]...)
 }
 
-// parseSubject parses the end of a key.
 func parseSubject(key []byte) (s subject, err error) {
 	if len(key) < 2 || len(key) != 1+addressSizes[key[0]&0xf] {
 		return s, errDamagedRecord

@@ -57,7 +57,6 @@ func appendOwner(v []byte, o *pb.Owner, at stamp) ([]byte, error) {
 	return marshal.MarshalAppend(v, r)
 }
 
-// parseOwner parses the owner of a record at a time.
 func parseOwner(v []byte, at stamp) (*pb.Owner, error) {
 	r := &pb.RecordedOwner{}
 	if err := proto.Unmarshal(v, r); err != nil {

@@ -96,7 +96,6 @@ func (p *patience) try(write func() error) error {
 	}
 }
 
-// inBackup reports whether a file is one of a backup.
 func inBackup(name string) bool { return strings.Contains(name, string(filepath.Separator)+backupDir) }
 
 // try calls write until it succeeds. A file of a backup fails at once.
@@ -124,12 +123,10 @@ func (f patientFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 	return f.file(name, func() (vfs.File, error) { return f.FS.Create(name, category) })
 }
 
-// OpenReadWrite implements vfs.FS.
 func (f patientFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	return f.file(name, func() (vfs.File, error) { return f.FS.OpenReadWrite(name, category, opts...) })
 }
 
-// OpenDir implements vfs.FS.
 func (f patientFS) OpenDir(name string) (vfs.File, error) {
 	return f.file(name, func() (vfs.File, error) { return f.FS.OpenDir(name) })
 }
@@ -151,27 +148,22 @@ func (f patientFS) ReuseForWrite(oldname, newname string, category vfs.DiskWrite
 	})
 }
 
-// Rename implements vfs.FS.
 func (f patientFS) Rename(oldname, newname string) error {
 	return f.try(newname, func() error { return f.FS.Rename(oldname, newname) })
 }
 
-// Link implements vfs.FS.
 func (f patientFS) Link(oldname, newname string) error {
 	return f.try(newname, func() error { return f.FS.Link(oldname, newname) })
 }
 
-// Remove implements vfs.FS.
 func (f patientFS) Remove(name string) error {
 	return f.do(func() error { return f.FS.Remove(name) })
 }
 
-// RemoveAll implements vfs.FS.
 func (f patientFS) RemoveAll(name string) error {
 	return f.do(func() error { return f.FS.RemoveAll(name) })
 }
 
-// Lock implements vfs.FS.
 func (f patientFS) Lock(name string) (io.Closer, error) {
 	lock, err := f.FS.Lock(name)
 	f.lock = lock
@@ -193,12 +185,10 @@ func (l directoryLock) Close() error {
 	return err
 }
 
-// MkdirAll implements vfs.FS.
 func (f patientFS) MkdirAll(dir string, perm os.FileMode) error {
 	return f.try(dir, func() error { return f.FS.MkdirAll(dir, perm) })
 }
 
-// Unwrap implements vfs.FS.
 func (f patientFS) Unwrap() vfs.FS { return f.FS }
 
 type patientFile struct {
@@ -268,10 +258,8 @@ func (f *patientFile) Preallocate(offset, length int64) error {
 // Sync implements vfs.File.
 func (f *patientFile) Sync() error { return f.syncAll(f.File.Sync) }
 
-// SyncData implements vfs.File.
 func (f *patientFile) SyncData() error { return f.syncAll(f.File.SyncData) }
 
-// syncAll syncs the whole file by one of its methods.
 func (f *patientFile) syncAll(method func() error) error {
 	err := f.sync(method)
 	if err == nil && f.ext == ".sst" {
@@ -280,7 +268,6 @@ func (f *patientFile) syncAll(method func() error) error {
 	return err
 }
 
-// SyncTo implements vfs.File.
 func (f *patientFile) SyncTo(length int64) (full bool, err error) {
 	err = f.sync(func() (err error) { full, err = f.File.SyncTo(length); return err })
 	return full, err

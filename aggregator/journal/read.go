@@ -185,7 +185,6 @@ func (q *Query) about() bool {
 	return q.Span.First.IsValid() || q.Node+q.Namespace+q.Pod+q.MAC != ""
 }
 
-// alone reports whether the query is about one address.
 func (q *Query) alone() bool { return q.Span.First.IsValid() && q.Span.First == q.Span.Last }
 
 func (q *Query) wants(kind pb.Event_Kind) bool {

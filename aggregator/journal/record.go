@@ -240,7 +240,6 @@ type stored struct {
 	at   stamp
 }
 
-// parseItem parses the record at an iterator, and returns the place that it is about.
 func parseItem(seg segment, it *pebble.Iterator) (p []byte, s stored, err error) {
 	p, typ, at, v, err := parseItemKey(seg, it.Key())
 	if err == nil && len(v) == 0 {

@@ -106,7 +106,6 @@ func (g *segments) add(r *record, first bool) error {
 	return g.put(r)
 }
 
-// addCopy adds a record that the segment begins with.
 func (g *segments) addCopy(r *record) error {
 	r.at = min(g.current.base()+g.copied, g.current.start-1)
 	g.copied++
@@ -169,7 +168,6 @@ func (g *segments) copy() {
 	g.copying, g.stop = iter.Pull2(g.s.fold(list[:len(list)-1], kinds[:], math.MaxInt64, firstPlace, lastPlace))
 }
 
-// copySome copies some items into the current segment.
 func (g *segments) copySome() error {
 	if g.copying == nil {
 		return nil

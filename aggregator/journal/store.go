@@ -292,7 +292,6 @@ func (l storeLogger) Errorf(format string, args ...any) {
 	l.log.Warn("journal: store reports an error", "error", fmt.Sprintf(format, args...))
 }
 
-// Fatalf implements pebble.Logger.
 func (l storeLogger) Fatalf(format string, args ...any) { l.store.fail(fmt.Errorf(format, args...)) }
 
 // fail records that Pebble cannot continue. Pebble expects that the process ends. The journal must not end the

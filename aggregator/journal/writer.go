@@ -266,7 +266,6 @@ func (w *writer) news(r *record) (bool, error) {
 	return before != like, err
 }
 
-// likenessOf returns the likeness of the item of a recorded event.
 func likenessOf(seed maphash.Seed, e *pb.Event) (uint64, error) {
 	r, err := newRecord(change(e))
 	if err != nil {
@@ -402,7 +401,6 @@ func (w *writer) endBefore(r *record, before formerItem) error {
 	return w.record(&end, false)
 }
 
-// resolved returns the record of the end of a conflict in the gap.
 func (w *writer) resolved(c *pb.Conflict, recorded time.Time, at *timestamppb.Timestamp) (record, error) {
 	c.State, c.ResolvedAt = pb.Conflict_RESOLVED, at
 	r, err := newRecord(&Change{At: recorded, Type: pb.Watch_UPDATED, Conflict: c})

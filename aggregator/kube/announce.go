@@ -192,7 +192,6 @@ func (c *Cluster) hush(id string) {
 	}
 }
 
-// namesOf returns the names of owners by their places.
 func namesOf(owners []*pb.Owner) map[string]string {
 	names := make(map[string]string, len(owners))
 	for _, o := range owners {

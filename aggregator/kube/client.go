@@ -106,7 +106,6 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 	return c, nil
 }
 
-// newCodecs returns the codecs of the built-in types in use.
 func newCodecs() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	for version, types := range map[schema.GroupVersion][]runtime.Object{

@@ -47,7 +47,6 @@ func (c *Cluster) ofService(a netip.Addr, fields ...ipam.ServiceField) bool {
 	return false
 }
 
-// servicesMayGet reports whether an address is in a range of addresses for Services.
 func (c *Cluster) servicesMayGet(a netip.Addr) bool {
 	for p := range c.servicePools {
 		if p.Contains(a) {

@@ -146,7 +146,6 @@ func (e *election) holder() string {
 	return holderOf(e.lease)
 }
 
-// taken reports whether another replica holds the lease.
 func (e *election) taken() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -65,7 +65,6 @@ func (m *publisher) PodHas(uid string, a netip.Addr) bool {
 	return m.cluster.health.state == pb.Kubernetes_SYNCING || r != nil && !r.Ended() && slices.Contains(r.IPs, a)
 }
 
-// EndpointsChanged implements ipam.Publisher.
 func (m *publisher) EndpointsChanged(a netip.Addr) {
 	m.cluster.pending.addresses[a] = struct{}{}
 	m.cluster.ring()

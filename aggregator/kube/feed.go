@@ -147,7 +147,6 @@ func (f *feed) isOutdated() bool {
 	return s != nil && (s.state <= strange || f.cluster.clients.custom[versionOf(s.reads)] != f.client)
 }
 
-// page lists a page of objects and reduces them.
 func (f *feed) page(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	// With a version, the server ignores the limit and sends all objects at once.
 	options.ResourceVersion = ""
@@ -211,24 +210,20 @@ func (s store) Add(o any) error {
 	return nil
 }
 
-// Update implements cache.ReflectorStore.
 func (s store) Update(o any) error { return s.Add(o) }
 
-// Delete implements cache.ReflectorStore.
 func (s store) Delete(o any) error {
 	s.recordResponse()
 	s.cluster.drop(s.into, o.(runtime.Object))
 	return nil
 }
 
-// Replace implements cache.ReflectorStore.
 func (s store) Replace(items []any, _ string) error {
 	s.cluster.replace(s.into, items)
 	s.cluster.listed(s.feed)
 	return nil
 }
 
-// Resync implements cache.ReflectorStore.
 func (s store) Resync() error { return nil }
 
 // Bookmark implements cache.ReflectorBookmarkStore.

@@ -48,7 +48,6 @@ type poolState struct {
 	lost bool
 }
 
-// newPublishers returns a publisher for each IPAM with records in the API.
 func (c *Cluster) newPublishers() (all []*publisher) {
 	for _, m := range registry.All {
 		if m.Objects == nil {
@@ -170,7 +169,6 @@ func (m *publisher) Use() {
 	}
 }
 
-// Pool implements ipam.Publisher.
 func (m *publisher) Pool(name string) *ipam.Pool {
 	correct(poolName, &name)
 	if p := m.pools[name]; p != nil {
@@ -179,19 +177,15 @@ func (m *publisher) Pool(name string) *ipam.Pool {
 	return nil
 }
 
-// Pools implements ipam.Publisher.
 func (m *publisher) Pools() []string { return slices.Sorted(maps.Keys(m.pools)) }
 
-// State implements ipam.Publisher.
 func (m *publisher) State() ipam.State { return m.state }
 
-// HasNode implements ipam.Publisher.
 func (m *publisher) HasNode(name string) (has, known bool) {
 	c := m.cluster
 	return c.nodes.of(name) != nil, c.health.placed && len(c.nodes.Records) > 0
 }
 
-// Service implements ipam.Publisher.
 func (m *publisher) Service(at ipam.Key) *ipam.Service {
 	if s := m.cluster.services.Records[at]; s != nil {
 		return &s.Service
@@ -199,7 +193,6 @@ func (m *publisher) Service(at ipam.Key) *ipam.Service {
 	return nil
 }
 
-// MachineChanged implements ipam.Publisher.
 func (m *publisher) MachineChanged(pods []string) int64 {
 	for _, uid := range pods {
 		if r := m.cluster.pods.byUID[uid]; r != nil {
@@ -209,7 +202,6 @@ func (m *publisher) MachineChanged(pods []string) int64 {
 	return m.cluster.clock()
 }
 
-// DevicesChanged implements ipam.Publisher.
 func (m *publisher) DevicesChanged(uid string) {
 	pods := &m.cluster.pods
 	if r := pods.byUID[uid]; r != nil {
@@ -219,7 +211,6 @@ func (m *publisher) DevicesChanged(uid string) {
 	}
 }
 
-// DefinitionChanged implements ipam.Publisher.
 func (m *publisher) DefinitionChanged(at ipam.Key) {
 	pods := &m.cluster.pods
 	for _, r := range slices.Collect(maps.Keys(pods.attached[at])) {
@@ -231,7 +222,6 @@ func (m *publisher) DefinitionChanged(at ipam.Key) {
 	}
 }
 
-// Put implements ipam.Publisher.
 func (m *publisher) Put(next ipam.Pool, problem string, unreadable bool) {
 	next.State, next.Problem = m.state, cmp.Or(m.problem, problem)
 	if unreadable {
@@ -240,7 +230,6 @@ func (m *publisher) Put(next ipam.Pool, problem string, unreadable bool) {
 	m.publish(next, poolState{problem: problem, unreadable: unreadable})
 }
 
-// Lose implements ipam.Publisher.
 func (m *publisher) Lose(next ipam.Pool, problem string) {
 	next.State, next.Problem = m.state, cmp.Or(m.problem, problem)
 	if next.State == ipam.Known {
@@ -271,7 +260,6 @@ func (m *publisher) publish(pool ipam.Pool, is poolState) {
 	}
 }
 
-// Unread implements ipam.Publisher.
 func (m *publisher) Unread(k ipam.Kind, allocates bool, problem string) {
 	is := &verdict.Pool{Pool: *ipam.UnreadPool(m.name, k, allocates, problem)}
 	correctPool(is)
@@ -284,7 +272,6 @@ func (m *publisher) Unread(k ipam.Kind, allocates bool, problem string) {
 	m.putAll()
 }
 
-// Drop implements ipam.Publisher.
 func (m *publisher) Drop(name string) {
 	correct(poolName, &name)
 	p := m.pools[name]
@@ -311,12 +298,10 @@ func (m *publisher) standIn() {
 	}
 }
 
-// Allocate implements ipam.Publisher.
 func (m *publisher) Allocate(pool string, al ipam.Allocation, at int64) {
 	m.change(pool, &verdict.Allocation{Allocation: al, AllocatedAt: verdict.Stamp(at)}, false)
 }
 
-// Release implements ipam.Publisher.
 func (m *publisher) Release(pool string, al ipam.Allocation) {
 	m.change(pool, &verdict.Allocation{Allocation: al}, true)
 }

@@ -116,7 +116,6 @@ func (c *Cluster) addressResults(about subject) []ranked {
 	return all
 }
 
-// leaseResults returns the holder of a lease on addresses.
 func (c *Cluster) leaseResults(name, of string) []ranked {
 	l := c.leases.of(name)
 	if l == nil {
@@ -136,7 +135,6 @@ func (c *Cluster) leaseResults(name, of string) []ranked {
 	}}}
 }
 
-// eventResults returns the events about the owners and their nodes.
 func (c *Cluster) eventResults(about subject, now verdict.Stamp) []ranked {
 	type group struct {
 		node, reason string

@@ -50,7 +50,6 @@ func newAcknowledgement(k *kube.Acknowledgement, since verdict.Stamp) *acknowled
 	}}
 }
 
-// acknowledgedOwners returns the owners of a conflict in the form that an acknowledgement has.
 func acknowledgedOwners(c *verdict.Conflict) (all []string) {
 	for i := range c.Owners {
 		all = append(all, acknowledgedAs(&c.Owners[i]))
@@ -379,7 +378,6 @@ func (a *Acknowledgements) Adopt() {
 	}
 }
 
-// adopt returns the addresses whose conflicts have changed.
 func (a *Acknowledgements) adopt(all []kube.Acknowledgement) (changed []index.Address) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

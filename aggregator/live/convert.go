@@ -28,7 +28,6 @@ type Converter struct {
 	Recorded         *Recorded
 }
 
-// each returns the messages of a list.
 func each[A, B any](all []A, message func(A) B) (out []B) {
 	for _, one := range all {
 		out = append(out, message(one))

@@ -70,7 +70,6 @@ func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
 	return out
 }
 
-// belief returns a belief in the format of the API.
 func (s *Converter) belief(b verdict.Belief) *pb.Belief {
 	out := &pb.Belief{
 		Mac: b.MAC.String(), Node: b.Link.Node.Name, Link: b.Link.Name, State: pb.Belief_State(b.State), Count: b.Count, Since: timestamp(b.Since),
@@ -87,7 +86,6 @@ func (s *Converter) belief(b verdict.Belief) *pb.Belief {
 	return out
 }
 
-// of returns a namespace as an owner.
 func of(ns *verdict.Namespace) *verdict.Owner {
 	return &verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns}
 }

@@ -440,7 +440,6 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 	}
 }
 
-// expect says which nodes are awaited.
 func (r *Recall) expect(missing map[string]bool) {
 	r.Coverage.Expect(missing)
 	if missing != nil { // nodes that have timed out stay disconnected

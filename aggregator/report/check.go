@@ -45,7 +45,6 @@ type checker struct {
 	refused error
 }
 
-// text corrects a string.
 func (c *checker) text(field string, of form.Form, s *string) {
 	if !of.Has(*s) {
 		*s = of.Correct(*s)
@@ -66,7 +65,6 @@ func (c *checker) must(field string, of form.Form, s string) {
 	}
 }
 
-// bytes refuses a value that is not valid.
 func (c *checker) bytes(field string, raw []byte, valid bool) {
 	if !valid && c.refused == nil {
 		c.refused = status.Errorf(codes.InvalidArgument, "%s has %d bytes: this is not what an ipwitness agent sends", field, len(raw))

@@ -167,7 +167,6 @@ func (s *Service) snapshot(r *Session, last *pb.ReportRequest) error {
 	return nil
 }
 
-// logCorrected counts corrected strings of a node and logs them.
 func (s *Service) logCorrected(n *facts.Node, some corrections) {
 	if len(some) == 0 {
 		return

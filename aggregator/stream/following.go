@@ -143,7 +143,6 @@ func (f *following) run(ctx context.Context) error {
 // that was recorded at about the same time.
 const mostRead = 64
 
-// publishSome publishes some of the transitions up to a time.
 func (f *following) publishSome(ctx context.Context, until time.Time) error {
 	var all []*pb.TransitionBatch
 	b, reached, bytes, full := f.message(), f.at, 0, false

@@ -95,7 +95,6 @@ const (
 	codeOfflineReplica = 10009
 )
 
-// fewServers reports whether there are not enough servers for the replicas of a stream.
 func fewServers(err error) bool {
 	api := (*jetstream.APIError)(nil)
 	return errors.As(err, &api) && slices.Contains([]jetstream.ErrorCode{codeNotClustered, codeNoPeers, codeOfflineReplica}, api.ErrorCode)

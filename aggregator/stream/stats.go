@@ -48,7 +48,6 @@ func (f *Foreign) Problem(cluster string, now time.Time) string {
 		f.count, Name(cluster), f.last, Subjects(cluster))
 }
 
-// skip notes a foreign message in the stream.
 func (p *Publisher) skip(number uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

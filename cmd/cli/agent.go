@@ -109,7 +109,6 @@ func (c *agentCommand) run(ctx context.Context) error {
 	return err
 }
 
-// parseAggregator parses the HOST:PORT of an aggregator to connect to.
 func parseAggregator(s string) (string, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" || strings.ContainsAny(host, "/@ ") {

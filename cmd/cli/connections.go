@@ -102,7 +102,6 @@ type limitedAddr struct {
 // HangUp implements access.Connection.
 func (a limitedAddr) HangUp() { _ = a.conn.Close() } // its server sees the close
 
-// Begin implements access.Connection.
 func (a limitedAddr) Begin() (end func()) {
 	c, l := a.conn, a.conn.of
 	l.mu.Lock()

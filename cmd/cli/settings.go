@@ -55,12 +55,10 @@ func ApplySettings(cmd *cobra.Command, getenv func(string) string) error {
 	return errors.Join(errs...)
 }
 
-// envName returns the name of the variable that sets a flag.
 func envName(flag string) string {
 	return "IPWITNESS_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// settable reports whether a flag can be set outside the command line.
 func settable(f *pflag.Flag) bool {
 	_, only := f.Annotations[commandLine]
 	return !only && f.Name != "help" && f.Name != "version" && f.Name != "config"

@@ -26,7 +26,6 @@ func execute(ctx context.Context, stdout, stderr io.Writer, getenv func(string) 
 	return cli.Execute(ctx, newRoot(stdout, stderr), args, func(c *cobra.Command) error { return cli.ApplySettings(c, getenv) })
 }
 
-// newRoot returns the command of the agent, with doctor below it.
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root, doctor := cli.NewAgent(stderr), cli.NewDoctor(stdout)
 	root.Use = strings.Replace(root.Use, "agent", "ipwitness-agent", 1)

@@ -100,7 +100,6 @@ func (f Filler) Steps(key string) []Action {
 	return a.Remedy
 }
 
-// word returns the value of a name as text.
 func (f Filler) word(name string) string {
 	if v := f.Value(name); v != nil {
 		return fmt.Sprint(v)

@@ -41,7 +41,6 @@ func compare(a, b *entry) int {
 	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.pod, b.pod), cmp.Compare(a.iface, b.iface))
 }
 
-// readPool returns the record of an IPPool.
 func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	var spec struct {
 		IPRanges []struct {
@@ -116,7 +115,6 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	return o.Key(), p
 }
 
-// newObjects reads the IPPools of Antrea, which have their allocations in their status.
 func newObjects(p ipam.Publisher) *ipam.Objects {
 	pools := &ipam.Mirror[*ipam.Object, pool]{
 		Read:    readPool,

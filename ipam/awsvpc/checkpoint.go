@@ -57,7 +57,6 @@ type checkpointEntry struct {
 // maxAllocations limits the allocations in one file. A node has a few hundred pods at most.
 const maxAllocations = 16384
 
-// parse parses a checkpoint that was written at the given time.
 func parse(data []byte, written time.Time) (c checkpoint, err error) {
 	var f checkpointFile
 	err = json.Unmarshal(data, &f)

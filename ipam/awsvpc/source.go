@@ -63,7 +63,6 @@ func (s *source) Places() []string {
 	return []string{s.dir, s.branches.dir}
 }
 
-// Find looks for checkpoints.
 func (s *source) Find(time.Time) (again bool) {
 	names, err := s.checkpoints()
 	config := "" // the CNI configuration of the AWS VPC CNI
@@ -131,7 +130,6 @@ func (s *source) Event(path string, _ bool) (handled bool) {
 	return false
 }
 
-// Read reads the checkpoints that have changed.
 func (s *source) Read(r ipam.FileRead) (again bool) {
 	for path, f := range s.files {
 		if !f.stale && !r.All && !r.Lost {
@@ -170,7 +168,6 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 	return again
 }
 
-// Pools implements ipam.FileSource.
 func (s *source) Pools() (pools []*ipam.FilePool) {
 	for _, f := range s.files {
 		pools = append(pools, &f.FilePool)
@@ -178,7 +175,6 @@ func (s *source) Pools() (pools []*ipam.FilePool) {
 	return pools
 }
 
-// Problems implements ipam.FileSource.
 func (s *source) Problems() (problems []string) {
 	for _, path := range slices.Sorted(maps.Keys(s.files)) {
 		if f := s.files[path]; f.State == ipam.Unreadable {

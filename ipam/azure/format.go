@@ -45,7 +45,6 @@ const (
 // as an empty file (hostPath FileOrCreate), and the programs treat it as a missing one.
 var errEmpty = errors.New("the file is empty")
 
-// decode decodes the value of a key of a store.
 func decode[T any](data []byte, key string) (value T, err error) {
 	var keys map[string]json.RawMessage
 	if len(bytes.TrimSpace(data)) == 0 {

@@ -108,7 +108,6 @@ func (s *source) Find(time.Time) (again bool) {
 	return false
 }
 
-// Read implements ipam.FileSource.
 func (s *source) Read(r ipam.FileRead) (again bool) {
 	if s.hidden != nil {
 		return false // the files there are the container's own
@@ -194,7 +193,6 @@ func (s *source) readDatabase(r ipam.FileRead) (again bool) {
 	return again
 }
 
-// Pools implements ipam.FileSource.
 func (s *source) Pools() (pools []*ipam.FilePool) {
 	for _, f := range s.files() {
 		pools = append(pools, f.Pools()...)
@@ -202,7 +200,6 @@ func (s *source) Pools() (pools []*ipam.FilePool) {
 	return pools
 }
 
-// Problems implements ipam.FileSource.
 func (s *source) Problems() (problems []string) {
 	if s.hidden != nil && len(s.networks) > 0 {
 		named := slices.Sorted(maps.Values(s.networks))[0]

@@ -66,7 +66,6 @@ func Open(data []byte) (*DB, error) {
 	return db, nil
 }
 
-// parseMeta parses the meta at an offset.
 func parseMeta(data []byte, at uint64) (pageSize, root, txid uint64, ok bool) {
 	if at+headerSize+metaSize+8 > uint64(len(data)) || native.Uint16(data[at+8:])&metaPage == 0 {
 		return 0, 0, 0, false
@@ -127,7 +126,6 @@ func (db *DB) spend(bytes int) bool {
 	return db.left >= 0
 }
 
-// leaf calls yield for the keys of a leaf.
 func (db *DB) leaf(page []byte, yield func(key, value []byte, sub *Bucket) error) error {
 	if len(page) < headerSize || native.Uint16(page[8:]) != leafPage {
 		return errDamaged

@@ -67,7 +67,6 @@ func (n *nameReader) Places() []string {
 	return places
 }
 
-// Read implements ipam.NameReader.
 func (n *nameReader) Read(now time.Time) (name ipam.NodeName, problem string, again bool) {
 	conf, at, again, err := n.conf(now)
 	if n.named = ""; conf != nil && filepath.IsAbs(conf.NodenameFile) && len(conf.NodenameFile) <= ipam.MaxText {

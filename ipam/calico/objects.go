@@ -35,7 +35,6 @@ type pool struct {
 	problem  string // why the pool cannot be read
 }
 
-// readPool returns the record of an IPPool.
 func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	var spec struct {
 		CIDR     string   `json:"cidr"`

@@ -100,7 +100,6 @@ func (n *networking) endpoint() (r *endpoint, invalid string) {
 	return r, invalid
 }
 
-// readNode returns the record of a CiliumNode.
 func readNode(o *ipam.Object) (ipam.Key, *node) {
 	at := o.Key()
 	type pair struct {
@@ -255,7 +254,6 @@ func (c *poolCIDR) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, &object)
 }
 
-// readPool returns the record of a CiliumPodIPPool.
 func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	type family struct {
 		CIDRs []poolCIDR `json:"cidrs"`

@@ -89,7 +89,6 @@ func (r *reader) poolChanged(at ipam.Key, _, after *pool) {
 	ipam.Publish(r, next, after.problem, after.problem != "")
 }
 
-// newIndex returns an index of the current nodes.
 func (r *reader) newIndex() index {
 	x := index{byPrefix: make(map[netip.Prefix]string), lengths: make(map[int]bool), byIP: make(map[netip.Addr]string)}
 	for at, n := range r.nodes.Records {
@@ -129,7 +128,6 @@ func (x *index) of(a, node netip.Addr) string {
 	return cmp.Or(name, x.byIP[node])
 }
 
-// settle publishes the changes of nodes.
 func (r *reader) settle() {
 	if len(r.dirty) == 0 {
 		return
@@ -226,7 +224,6 @@ func (r *reader) publishUses(name string, before, after *node) {
 	}, func(u *use) { r.Release(name, u.allocation(name)) })
 }
 
-// allocation returns the allocation to publish for an address in a node's status.
 func (u *use) allocation(node string) ipam.Allocation {
 	al := ipam.Allocation{Address: u.addr, Node: node, Location: "ciliumnodes " + node + " /status/ipam/used/" + u.addr.String()}
 	owner, _ := strings.CutSuffix(u.owner, " [restored]") // the Cilium agent restored it after a restart
@@ -258,7 +255,6 @@ func (r *reader) copyIn(name string, pod ipam.Key) *endpoint {
 	return (*r.slices.Records[ipam.Key{Name: name}])[pod]
 }
 
-// endpointChanged publishes the changes of a CiliumEndpoint.
 func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
 	r.Use()
 	if after == nil {

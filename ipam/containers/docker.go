@@ -52,7 +52,6 @@ func newDocker(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 // Places implements ipam.FileSource.
 func (s *dockerSource) Places() []string { return []string{filepath.Dir(s.Path), s.containers.dir} }
 
-// Find implements ipam.FileSource.
 func (s *dockerSource) Find(time.Time) (again bool) {
 	s.hidden, s.used = s.host.Visible(s.root), false
 	if dir, _, err := s.host.OpenDir(s.runtime); err == nil {
@@ -62,7 +61,6 @@ func (s *dockerSource) Find(time.Time) (again bool) {
 	return false
 }
 
-// Event implements ipam.FileSource.
 func (s *dockerSource) Event(path string, _ bool) (handled bool) {
 	if path == s.Path {
 		s.Changed()
@@ -107,7 +105,6 @@ func (s *dockerSource) Containers() (all []*ipam.Container) {
 	return all
 }
 
-// Problems implements ipam.FileSource.
 func (s *dockerSource) Problems() []string {
 	problems := s.problems()
 	if s.hidden != nil && s.used {

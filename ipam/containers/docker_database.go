@@ -72,7 +72,6 @@ type content struct {
 	unread    map[string]error  // why a record cannot be read, by ID of the network
 }
 
-// parseDocker parses the database.
 func parseDocker(db *bolt.DB) ([]ipam.PoolRecords, error) {
 	c := content{map[string]dockerNetwork{}, map[string]string{}, map[string][]endpoint{}, map[string]string{}, map[string]error{}}
 	b, err := db.Root().Sub(bucket)
@@ -128,7 +127,6 @@ func (c *content) add(key []string, value []byte) {
 	}
 }
 
-// list returns the networks with addresses, in the order of their names.
 func (c *content) list() (all []ipam.PoolRecords) {
 	for id, n := range c.networks {
 		if n.Name == "" && c.unread[id] != nil {

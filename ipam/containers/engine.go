@@ -26,7 +26,6 @@ const (
 	maxConfig = 4 << 20
 )
 
-// engine describes an engine.
 func engine(name string, files func(ipam.Host, ipam.FilesConfig) ipam.FileSource) ipam.IPAM {
 	return ipam.IPAM{
 		Name: name, Title: name,

@@ -128,7 +128,6 @@ func (s *podmanSource) Read(r ipam.FileRead) (again bool) {
 // Containers implements ipam.ContainerSource.
 func (s *podmanSource) Containers() []*ipam.Container { return s.containers.found }
 
-// Problems implements ipam.FileSource.
 func (s *podmanSource) Problems() []string {
 	problems := s.problems()
 	if undescribed := func(p *ipam.FilePool) bool { return p.State == ipam.Known && p.Plugin == "" }; s.unknown != nil && slices.ContainsFunc(s.Pools(), undescribed) {

@@ -283,7 +283,6 @@ func (o *options) parseNames(data []byte) {
 	}
 }
 
-// name gives names an address.
 func (o *options) name(a netip.Addr, names []string) {
 	if o.addresses == nil {
 		o.addresses = map[string][]netip.Addr{}

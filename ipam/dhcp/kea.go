@@ -53,7 +53,6 @@ func newKea(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 	return newSource(host, KeaName, "Kea", f.list, f.versions)
 }
 
-// list returns the directories with files of Kea, and the servers.
 func (f keaFiles) list() (places []string, at []location) {
 	places = []string{f.root + configDir, f.root + keaLeaseDir}
 	for _, s := range servers {
@@ -92,7 +91,6 @@ func (f keaFiles) config(path string) (config, error) {
 	})
 }
 
-// read reads the lease files and the configuration of a server.
 func (f keaFiles) read(path, configPath string) (c content, err error) {
 	conf, err := f.config(configPath)
 	switch {

@@ -23,7 +23,6 @@ var traits = ipam.Traits{
 	EndDelay: 10 * time.Second,
 }
 
-// repair returns the repair of a kind of servers.
 func repair(texts string) ipam.Repair {
 	return ipam.Repair{Texts: ipam.ReadTexts("dhcp/remedies.txt", texts), Words: words}
 }

@@ -56,7 +56,6 @@ func newSource(host ipam.Host, name, title string, list func() ([]string, []loca
 // Places implements ipam.FileSource.
 func (s *source) Places() []string { return s.places }
 
-// Find implements ipam.FileSource.
 func (s *source) Find(now time.Time) (again bool) {
 	devices := s.devices
 	if s.devices = nil; devices != nil {
@@ -83,7 +82,6 @@ func (s *source) find() {
 	}
 }
 
-// Event implements ipam.FileSource.
 func (s *source) Event(path string, _ bool) (handled bool) {
 	if !slices.Contains(s.places, filepath.Dir(path)) {
 		return false
@@ -123,7 +121,6 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 	return again
 }
 
-// Pools implements ipam.FileSource.
 func (s *source) Pools() (pools []*ipam.FilePool) {
 	for _, one := range s.servers {
 		for _, p := range one.pools {
@@ -133,7 +130,6 @@ func (s *source) Pools() (pools []*ipam.FilePool) {
 	return pools
 }
 
-// Problems implements ipam.FileSource.
 func (s *source) Problems() (problems []string) {
 	for _, path := range slices.Sorted(maps.Keys(s.servers)) {
 		for _, p := range s.servers[path].pools {
@@ -151,7 +147,6 @@ type versions map[string]os.FileInfo
 
 func (v versions) note(path string) { v[path], _ = os.Stat(path) }
 
-// changed reports whether one of them is another now.
 func (v versions) changed() bool {
 	for path, had := range v {
 		if info, err := os.Stat(path); (had != nil || err == nil) && !ipam.SameVersion(info, had) {
@@ -215,7 +210,6 @@ func (f nodeFiles) missing(path string, named bool, pids ...string) error {
 	return os.ErrNotExist
 }
 
-// file returns the content of a file of the node.
 func (f nodeFiles) file(path string) ([]byte, error) {
 	data, _, err := f.dated(path)
 	return data, err

@@ -277,7 +277,6 @@ func (d *directory) remove(a netip.Addr, now time.Time) {
 	}
 }
 
-// drop removes an address.
 func (d *directory) drop(a netip.Addr) {
 	if d.allocated[a].unread {
 		d.unread--

@@ -37,7 +37,6 @@ func (s *source) Places() []string {
 	return places
 }
 
-// Event implements ipam.FileSource.
 func (s *source) Event(path string, removed bool) (handled bool) {
 	dir, name := filepath.Split(path)
 	if d := s.dirs[filepath.Clean(dir)]; d != nil {
@@ -50,7 +49,6 @@ func (s *source) Event(path string, removed bool) (handled bool) {
 	return false
 }
 
-// Find reads the configurations and finds the directories of allocations.
 func (s *source) Find(now time.Time) (again bool) {
 	networks, problems, again := s.confs.read(now)
 	dirs := slices.Collect(maps.Keys(networks))
@@ -129,7 +127,6 @@ func (s *source) networkDirs(path string) (found []os.FileInfo, err error) {
 	return found, err
 }
 
-// Read reads the allocations that have changed.
 func (s *source) Read(r ipam.FileRead) (again bool) {
 	room := s.room
 	for _, d := range s.dirs {
@@ -159,7 +156,6 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 	return again
 }
 
-// Pools implements ipam.FileSource.
 func (s *source) Pools() (pools []*ipam.FilePool) {
 	for _, d := range s.dirs {
 		if !d.foreign() {
@@ -169,7 +165,6 @@ func (s *source) Pools() (pools []*ipam.FilePool) {
 	return pools
 }
 
-// Problems implements ipam.FileSource.
 func (s *source) Problems() []string {
 	problems := slices.Clone(s.problems)
 	for _, path := range slices.Sorted(maps.Keys(s.dirs)) {

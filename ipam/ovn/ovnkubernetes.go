@@ -133,7 +133,6 @@ func newOVNKubernetes(p ipam.Publisher) *ipam.Objects {
 	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Claims, Role: ipam.Needed, Store: &r.claims, Lost: "the addresses of persistent IPAMClaims are unknown"}}}
 }
 
-// changed publishes the change of a claim.
 func (r *ovnKubernetesReader) changed(at ipam.Key, before, after *claim) {
 	r.Use()
 	if after != nil {

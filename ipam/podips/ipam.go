@@ -179,7 +179,6 @@ func rivals[R Record](all []R) (pods []Pod) {
 	return pods
 }
 
-// records returns the allocations to publish for an address of pods.
 func (s *Addresses[R]) records(a netip.Addr, pods []Pod) (all []ipam.Record) {
 	for _, p := range pods {
 		if p.Name == "" {

@@ -26,7 +26,6 @@ type entry struct {
 
 func compare(a, b *entry) int { return a.addr.Compare(b.addr) }
 
-// readPool returns the record of a SpiderIPPool.
 func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	var spec struct {
 		Subnet     string   `json:"subnet"`
@@ -112,7 +111,6 @@ type place struct {
 // keeping are the kinds of owners whose pods keep their addresses.
 var keeping = []string{"StatefulSet", "VirtualMachineInstance", "VirtualMachine"}
 
-// readEndpoint returns the record of a SpiderEndpoint.
 func readEndpoint(o *ipam.Object) (at ipam.Key, e *endpoint, problem string) {
 	var status struct {
 		Current struct {

@@ -305,7 +305,6 @@ func (r *redirects) review(addresses ...netip.Addr) {
 	}
 }
 
-// endpoints returns which endpoints a Service has, seen from one of its addresses.
 func (r *redirects) endpoints(service ipam.Key, a netip.Addr) ipam.Endpoints {
 	if !r.resource.Followed {
 		return ipam.EndpointsUnknown

@@ -62,7 +62,6 @@ func readServiceL2Status(o *ipam.Object) (ipam.Key, *serviceL2Status) {
 	return at, &serviceL2Status{node: s.Node, service: ipam.Key{Namespace: s.ServiceNamespace, Name: s.ServiceName}}
 }
 
-// readIPAddressPool returns the ranges of an IPAddressPool.
 func readIPAddressPool(o *ipam.Object) (ranges []ipam.Range, err error) {
 	var spec struct {
 		Addresses     []string `json:"addresses"`

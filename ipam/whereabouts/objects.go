@@ -34,7 +34,6 @@ type allocation struct {
 	pod, container, iface string // pod is NAMESPACE/NAME
 }
 
-// readPool returns the record of an IPPool.
 func readPool(o *ipam.Object) *pool {
 	r := &pool{}
 	var spec struct {

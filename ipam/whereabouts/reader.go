@@ -94,7 +94,6 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 	}
 }
 
-// reservationChanged marks the pools of a reservation as dirty.
 func (r *reader) reservationChanged(at ipam.Key, _, after *reservation) {
 	for pool, addr := range r.poolsOf(at) {
 		if after == nil {
@@ -143,7 +142,6 @@ func (r *reader) poolsOf(reservation ipam.Key) iter.Seq2[ipam.Key, netip.Addr] {
 	}
 }
 
-// reservedAddress parses an address in the name of a reservation.
 func reservedAddress(text string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
@@ -160,7 +158,6 @@ func normalized(text string) string {
 	return strings.NewReplacer(":", "-", "/", "-").Replace(text)
 }
 
-// settle publishes the dirty pools.
 func (r *reader) settle() {
 	if !r.reserving.Decided || !r.attaching.Decided {
 		return // publish only once everything is listed
@@ -212,7 +209,6 @@ func (r *reader) group() {
 	}
 }
 
-// reindex rebuilds the index of the pools.
 func (r *reader) reindex() {
 	r.index = make(map[realm]*realmPools)
 	for at, is := range r.published {
@@ -236,7 +232,6 @@ func (r *reader) networkOf(at ipam.Key, p *pool) string {
 	return strings.TrimSuffix(rest, "-")
 }
 
-// publish publishes the changes of a pool.
 func (r *reader) publish(at ipam.Key) {
 	p, is := r.pools.Records[at], r.published[at]
 	name := at.Namespace + "/" + at.Name
@@ -280,7 +275,6 @@ func (r *reader) release(at ipam.Key, is *published) {
 	delete(r.published, at)
 }
 
-// entries returns the current allocations of a pool, sorted.
 func (r *reader) entries(at ipam.Key, p *pool, is *published) []entry {
 	all := make([]entry, 0, len(p.allocations))
 	names := make(map[netip.Addr][]string, len(is.reserved)) // names of reservations; their form depends on the version of whereabouts
