@@ -164,14 +164,9 @@ func (c *Runtime) list(ctx context.Context, client runtimev1.RuntimeServiceClien
 	c.wanting.Unlock()
 
 	ready := make(map[string]bool, len(r.GetItems()))
-	tooMany := 0
 	for _, s := range r.GetItems() {
-		switch id := s.GetId(); {
-		case id == "" || len(id) > table.MaxLength || s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY:
-		case len(ready) < maxSandboxes:
+		if id := s.GetId(); id != "" && len(id) <= table.MaxLength && s.GetState() == runtimev1.PodSandboxState_SANDBOX_READY {
 			ready[id] = true
-		default:
-			tooMany++
 		}
 	}
 	before := len(c.known)
@@ -189,7 +184,6 @@ func (c *Runtime) list(ctx context.Context, client runtimev1.RuntimeServiceClien
 	if len(c.known) != before {
 		c.publish()
 	}
-	c.setTooMany(tooMany)
 	return nil
 }
 

@@ -29,7 +29,6 @@ type condition struct {
 	connected bool
 	away      time.Time // since when it has not answered
 	fault     error     // why it does not answer
-	tooMany   int       // number of sandboxes beyond the limit
 	calls     map[Call]uint64
 }
 
@@ -106,10 +105,6 @@ func (c *condition) Health(now time.Time) (runtime string, problems []string) {
 		problems = append(problems, fmt.Sprintf("no container runtime was found (%s): %s; "+
 			"correct --cri-socket, or start the runtime: the agent then finds it by itself", table.Short(c.fault), lost))
 	}
-	if c.tooMany > 0 {
-		problems = append(problems, fmt.Sprintf("the container runtime has %d sandboxes above the limit of %d: their names come from CNI results and processes",
-			c.tooMany, maxSandboxes))
-	}
 	return c.runtime, problems
 }
 
@@ -121,15 +116,4 @@ func (c *condition) Counters() (calls map[Call]uint64, answers float64) {
 		answers = 1
 	}
 	return maps.Clone(c.calls), answers
-}
-
-// setTooMany records the number of sandboxes beyond the limit.
-func (c *condition) setTooMany(n int) {
-	c.mu.Lock()
-	other := c.tooMany != n
-	c.tooMany = n
-	c.mu.Unlock()
-	if other {
-		c.StatusChanged()
-	}
 }

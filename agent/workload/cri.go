@@ -50,8 +50,6 @@ const (
 	// an answer, which is the same as kubelet's.
 	callTimeout = 2 * time.Second
 	maxAnswer   = 16 << 20
-	// maxSandboxes is more than any node has.
-	maxSandboxes = 4096
 	// askAtOnce is the number of concurrent status requests, and askPerRound the number of
 	// requests after which the results are published.
 	askAtOnce   = 4

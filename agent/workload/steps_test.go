@@ -158,15 +158,6 @@ func TestStateOfTheRuntimeIsReportedWhenItChanges(t *testing.T) {
 		}
 		c.answers()
 		want("it answers again", 1)
-		c.setTooMany(3)
-		want("it has too many sandboxes", 1)
-		c.setTooMany(3)
-		want("it still has", 0)
-		if _, problems := c.Health(time.Now()); len(problems) != 1 || !strings.Contains(problems[0], "3 sandboxes above the limit") {
-			t.Errorf("problems with too many sandboxes: got %q", problems)
-		}
-		c.setTooMany(0)
-		want("it has not", 1)
 	})
 }
 

@@ -45,8 +45,6 @@ const (
 	// renewEvery is how often the events about what lasts are written again. An API server forgets an event an hour
 	// (--event-ttl) after its last change, unless it is configured otherwise.
 	renewEvery = 20 * time.Minute
-	// maxQueue is the maximum number of events that wait to be written now. They wait no longer than lately.
-	maxQueue = 5000
 	// maxAnnounced is the maximum number of conflicts and findings that are remembered.
 	maxAnnounced = 20000
 	// maxFindingTargets is the number of pods and nodes that get events about one finding.
@@ -361,7 +359,9 @@ func (a *announcer) waiting(now time.Time, leads bool, available time.Time) []no
 					delete(of.targets, t)
 				}
 			case now.Sub(e.since) >= lately:
-				a.drop(e)
+				if e.wants = nil; !e.renews { // otherwise it is wanted again
+					a.counts[dropped].Add(1)
+				}
 			case !leads:
 				if now.Sub(e.since) >= leftToLeader && now.Sub(available) >= leftToLeader {
 					e.wants, e.at = nil, now
@@ -381,27 +381,7 @@ func (a *announcer) waiting(now time.Time, leads bool, available time.Time) []no
 	for _, all := range [][]notice{conflicts, findings, renewed} {
 		slices.SortFunc(all, func(x, y notice) int { return x.state.since.Compare(y.state.since) })
 	}
-	for range len(conflicts) + len(findings) + len(renewed) - maxQueue { // drop one that is renewed, or the oldest one
-		switch last := len(renewed) - 1; {
-		case last >= 0:
-			a.drop(renewed[last].state)
-			renewed = renewed[:last]
-		case len(findings) > 0:
-			a.drop(findings[0].state)
-			findings = findings[1:]
-		default:
-			a.drop(conflicts[0].state)
-			conflicts = conflicts[1:]
-		}
-	}
 	return slices.Concat(conflicts, findings, renewed)
-}
-
-// drop drops an event that waits. One that is renewed is not lost: it is wanted again. The caller holds the lock.
-func (a *announcer) drop(e *eventState) {
-	if e.wants = nil; !e.renews {
-		a.counts[dropped].Add(1)
-	}
 }
 
 func (a *announcer) run(ctx context.Context) {

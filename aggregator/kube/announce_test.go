@@ -206,33 +206,18 @@ func TestEventsOfAConflictAreWrittenInOrder(t *testing.T) {
 	}
 }
 
-// The queue for an unreachable API server is bounded and keeps the newest announcements.
-func TestAnnouncementsAreBounded(t *testing.T) {
-	c := liveMirror(t, func(*Cluster) {})
-	for i := range maxQueue/2 + 7 {
-		conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
-		conflict.Id = fmt.Sprint(i)
-		c.Announce(conflict, false)
-	}
-	a := &c.announcer
-	all := ready(c, time.Now())
-	if n, first := len(all), all[0].id; n != maxQueue || first != "7" || a.counts[dropped].Load() != 2*7 {
-		t.Errorf("got %d waiting, the first %s, and %d dropped", n, first, a.counts[dropped].Load())
-	}
-}
-
-// An event that is to be written again and has no room is wanted again, so that it is not lost, and it takes no room
-// of a new one.
+// New events are written before those that are written again. These are not lost if they wait for too long, because they
+// are wanted again.
 func TestEventsThatAreRenewedAreNotDropped(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
 	now, a := time.Now(), &c.announcer
-	for i := range maxQueue/2 + 7 { // of a pod and its node
+	for i := range 7 { // of a pod and its node
 		conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
 		conflict.Id, conflict.ConfirmedAt = fmt.Sprint(i), timestamppb.New(now.Add(-2*lately))
 		c.Announce(conflict, true)
 	}
 	now = now.Add(renewEvery)
-	if n := len(ready(c, now)); n != maxQueue || a.counts[dropped].Load() != 0 {
+	if n := len(ready(c, now)); n != 2*7 || a.counts[dropped].Load() != 0 {
 		t.Errorf("got %d waiting and %d dropped, want none dropped", n, a.counts[dropped].Load())
 	}
 	fresh := conflictOf("default", "10.0.0.2", pb.Conflict_CONFIRMED, "two@n2")
@@ -246,7 +231,7 @@ func TestEventsThatAreRenewedAreNotDropped(t *testing.T) {
 	for _, n := range all[:4] {
 		first = append(first, n.id)
 	}
-	if len(all) != maxQueue || !slices.Equal(first[:3], []string{"fresh", "fresh", "found"}) || first[3] == "found" || a.counts[dropped].Load() != 0 {
+	if len(all) != 2*7+3 || !slices.Equal(first[:3], []string{"fresh", "fresh", "found"}) || first[3] == "found" || a.counts[dropped].Load() != 0 {
 		t.Errorf("got %d waiting, the first about %s, and %d dropped, want the new ones first, those about conflicts before", len(all), first, a.counts[dropped].Load())
 	}
 	ready(c, now.Add(lately+time.Minute))
@@ -369,15 +354,6 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	}
 	if all[0].finding {
 		t.Error("the finding is written before the conflict")
-	}
-	for i := range maxQueue / 2 {
-		conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
-		conflict.Id = fmt.Sprint(i)
-		c.Announce(conflict, false)
-	}
-	ready(c, time.Now())
-	if n := c.announcer.counts[dropped].Load(); n != maxFindingTargets+2 {
-		t.Errorf("got %d dropped, want the ones of the finding and the oldest conflict", n)
 	}
 }
 

@@ -166,12 +166,9 @@ func (c *Cluster) changeIPAM(change IPAMChange) {
 	c.ring()
 }
 
-// maxRelated is the maximum number of nodes in Changes.Related.
-const maxRelated = 4096
-
 // relate queues a node for which Related may return something new.
 func (p *pending) relate(node string) {
-	if node != "" && len(p.related) < maxRelated {
+	if node != "" {
 		p.related[node] = struct{}{}
 	}
 }

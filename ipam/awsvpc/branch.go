@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -33,8 +32,8 @@ type branchPods struct {
 const (
 	// resultsDir is libcni's directory of results.
 	resultsDir = "/var/lib/cni/results"
-	// maxResults limits the results that are read, and maxResultSize the size of each.
-	maxResults    = 4096
+	// maxResults limits the results that are listed, and maxResultSize the size of each that is read.
+	maxResults    = 1 << 16
 	maxResultSize = 1 << 18
 	// dummyPrefix begins the name of the interface that does not exist.
 	dummyPrefix = "dummy"
@@ -45,20 +44,13 @@ const (
 func (b *branchPods) read(network string, r ipam.FileRead) (changed bool) {
 	if r.All || r.Lost {
 		names := map[string]bool{}
-		dir, _, err := b.host.OpenDir(b.dir)
-		for err == nil && len(names) < maxResults {
-			var some []string
-			some, err = dir.Readdirnames(1024)
-			for _, name := range some {
-				if strings.HasPrefix(name, network+"-") {
-					names[name] = true
-				}
+		entries, err := ipam.Entries(b.host, b.dir, maxResults)
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), network+"-") {
+				names[e.Name()] = true
 			}
 		}
-		_ = dir.Close()
-		if b.fault = err; errors.Is(err, io.EOF) || errors.Is(err, os.ErrNotExist) {
-			b.fault = nil
-		}
+		b.fault = err
 		for name := range b.known {
 			if r.Lost || !names[name] && b.fault == nil {
 				b.stale[name] = true
@@ -73,7 +65,7 @@ func (b *branchPods) read(network string, r ipam.FileRead) (changed bool) {
 	for _, name := range slices.Sorted(maps.Keys(b.stale)) {
 		changed = changed || len(b.known[name]) > 0
 		delete(b.known, name)
-		if !strings.HasPrefix(name, network+"-") || len(b.known) >= maxResults {
+		if !strings.HasPrefix(name, network+"-") {
 			continue
 		}
 		data, written, err := b.host.ReadFile(filepath.Join(b.dir, name), false, maxResultSize)

@@ -173,11 +173,4 @@ func TestResultsAreLimited(t *testing.T) {
 	l.must(os.Symlink("target", filepath.Join(l.source.branches.dir, "aws-cni-link-eth0")))
 	l.look()
 	l.want(checkpointName, "198.18.81.5 /  ")
-	b := &l.source.branches
-	for i := range maxResults {
-		b.known[fmt.Sprint("aws-cni-", i)] = nil
-	}
-	l.result("aws-cni-c2-eth0", strings.ReplaceAll(branchResult, "198.18.81.5", "198.18.81.6"))
-	l.resultEvent("aws-cni-c2-eth0", false)
-	l.want(checkpointName, "198.18.81.5 /  ")
 }

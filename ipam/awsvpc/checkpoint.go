@@ -54,9 +54,6 @@ type checkpointEntry struct {
 	} `json:"metadata"`
 }
 
-// maxAllocations limits the allocations in one file. A node has a few hundred pods at most.
-const maxAllocations = 16384
-
 func parse(data []byte, written time.Time) (c checkpoint, err error) {
 	var f checkpointFile
 	err = json.Unmarshal(data, &f)
@@ -68,8 +65,6 @@ func parse(data []byte, written time.Time) (c checkpoint, err error) {
 		return c, fmt.Errorf("parse JSON: %w", err)
 	case f.Version == "":
 		return c, errors.New("it has no version")
-	case len(f.Allocations) > maxAllocations:
-		return c, fmt.Errorf("it has %d allocations, and the limit is %d", len(f.Allocations), maxAllocations)
 	}
 	c.allocations = make(map[netip.Addr]ipam.FileAllocation, len(f.Allocations))
 	networks := map[string]int{}

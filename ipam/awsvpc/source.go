@@ -26,21 +26,18 @@ const (
 	// cardPrefix and their number.
 	checkpointName = "ipam.json"
 	cardPrefix     = "ipam-nic-"
-	// maxCards limits the number of checkpoints.
-	maxCards = 16
 	// maxEntries is larger than the number of files in the directory.
 	maxEntries = 4096
 )
 
 // A source reads the checkpoints of ipamd.
 type source struct {
-	host      ipam.Host
-	dir       string   // of the checkpoints
-	configs   []string // directories of CNI configurations
-	files     map[string]*file
-	branches  branchPods
-	unopened  error // why the directory cannot be read
-	truncated bool  // there are more checkpoints than maxCards
+	host     ipam.Host
+	dir      string   // of the checkpoints
+	configs  []string // directories of CNI configurations
+	files    map[string]*file
+	branches branchPods
+	unopened error // why the directory cannot be read
 }
 
 // newSource returns a source that has read nothing yet.
@@ -76,8 +73,8 @@ func (s *source) Find(time.Time) (again bool) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) && (config != "" || s.host.Visible(s.dir) == nil) {
 		names = []string{checkpointName} // the node uses the AWS VPC CNI: its pool is unreadable
 	}
-	s.unopened, s.truncated = err, len(names) > maxCards
-	for _, name := range names[:min(len(names), maxCards)] {
+	s.unopened = err
+	for _, name := range names {
 		if path := filepath.Join(s.dir, name); s.files[path] == nil {
 			f := &file{FilePool: *ipam.NewFilePool(Name, path), host: s.host, stale: true, changed: true}
 			// Each pod has a veth of its own, and the node routes to it.
@@ -183,9 +180,6 @@ func (s *source) Problems() (problems []string) {
 	}
 	if err := s.branches.fault; err != nil {
 		problems = append(problems, fmt.Sprintf("cannot read all CNI results of the AWS VPC CNI in %s, so that addresses of branch ENIs may be unknown: %s", s.branches.dir, ipam.Unreadably(err)))
-	}
-	if s.truncated {
-		problems = append(problems, fmt.Sprintf("%s has more checkpoints of the AWS VPC CNI than the limit of %d: the others are not read", s.dir, maxCards))
 	}
 	return problems
 }

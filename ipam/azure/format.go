@@ -34,12 +34,8 @@ type content struct {
 	unknown error
 }
 
-// maxAllocations limits the addresses in a file, and maxRanges the ranges of their pool, of which an
-// aggregator accepts no more.
-const (
-	maxAllocations = 65536
-	maxRanges      = 1024
-)
+// maxRanges limits the ranges of a pool: an aggregator accepts no more.
+const maxRanges = 1024
 
 // errEmpty is returned for a store without any key. azure-cns's DaemonSet creates azure-vnet.json
 // as an empty file (hostPath FileOrCreate), and the programs treat it as a missing one.
@@ -266,9 +262,6 @@ func (c *content) sorted() (content, error) {
 	if c.unknown != nil && len(c.allocations) == 0 && len(c.ranges) == 0 {
 		return content{}, c.unknown
 	}
-	if len(c.allocations) > maxAllocations {
-		return content{}, fmt.Errorf("it exceeds the limit of %d allocations", maxAllocations)
-	}
 	slices.SortFunc(c.allocations, func(a, b ipam.Allocation) int {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.Namespace, b.Namespace),
 			cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Interface, b.Interface))
@@ -388,9 +381,6 @@ func parseDatabase(db *bolt.DB) (content, error) {
 		var e *endpointInfo
 		if !c.unreadable(json.Unmarshal(value, &e), "endpoint", string(key)) {
 			c.endpoint(string(key), e)
-		}
-		if len(c.allocations) > maxAllocations {
-			return fmt.Errorf("it exceeds the limit of %d allocations", maxAllocations)
 		}
 		return nil
 	})

@@ -81,22 +81,15 @@ func parseDocker(db *bolt.DB) ([]ipam.PoolRecords, error) {
 	case b == nil:
 		return nil, nil // dockerd has not written anything yet
 	}
-	records := 0
 	if err := b.Each(func(key, value []byte, sub *bolt.Bucket) error {
 		rest, ok := strings.CutPrefix(string(key), prefix)
 		if sub != nil || !ok || len(value) <= counter {
 			return nil
 		}
-		if records++; records > maxRecords {
-			return fmt.Errorf("it has more than %d records", maxRecords)
-		}
 		c.add(strings.Split(strings.TrimSuffix(rest, "/"), "/"), value[counter:])
 		return nil
 	}); err != nil {
 		return nil, err
-	}
-	if len(c.networks) > maxNetworks {
-		return nil, fmt.Errorf("it has more than %d networks", maxNetworks)
 	}
 	return c.list(), nil
 }

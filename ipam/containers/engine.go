@@ -17,9 +17,9 @@ import (
 
 // Limits of what is read.
 const (
-	// maxNetworks and maxRecords limit what is kept of a database, and maxContainers the containers,
+	// maxNetworks limits the configurations of networks that are read, and maxContainers the containers,
 	// running or not.
-	maxNetworks, maxRecords, maxContainers = 1024, 65536, 4096
+	maxNetworks, maxContainers = 1024, 4096
 	// maxName limits the name of a network, and is less than ipam.MaxText.
 	maxName = 200
 	// maxConfig limits the size of a configuration. A usual one has a few kilobytes.

@@ -64,14 +64,10 @@ func configs(host ipam.Host, dir string) (found map[string]*podmanNetwork, err e
 
 // parsePodman parses the database. known are the configurations of networks, and fault says why there may be others.
 func parsePodman(db *bolt.DB, known map[string]*podmanNetwork, fault error) (all []ipam.PoolRecords, err error) {
-	records := 0
 	err = db.Root().Each(func(key, _ []byte, b *bolt.Bucket) error {
 		name := string(key)
 		if b == nil || name == "" || len(name) > maxName {
 			return nil
-		}
-		if len(all) == maxNetworks {
-			return fmt.Errorf("it has more than %d networks", maxNetworks)
 		}
 		n := ipam.PoolRecords{Pool: ipam.Pool{Name: name}, Allocations: map[netip.Addr]ipam.Allocation{}}
 		var subnets []netip.Prefix
@@ -85,9 +81,6 @@ func parsePodman(db *bolt.DB, known map[string]*podmanNetwork, fault error) (all
 				a, ok := netip.AddrFromSlice(key)
 				if !ok {
 					return nil // the last address
-				}
-				if records++; records > maxRecords {
-					return fmt.Errorf("it has more than %d addresses", maxRecords)
 				}
 				a = a.Unmap()
 				n.Allocations[a] = ipam.Allocation{Address: a, ContainerID: string(id[:min(len(id), ipam.MaxText)])}

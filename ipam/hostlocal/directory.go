@@ -3,7 +3,6 @@ package hostlocal
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -63,15 +62,8 @@ type loss struct {
 // and the releases of individual pods are seldom that fast.
 const sameRun = 500 * time.Millisecond
 
-const (
-	// maxDirs limits the directories that are read, and maxAllocations the addresses in each: all
-	// of an IPv4 /16. maxAllAllocations limits the addresses in all directories, and maxFileSize
-	// the size of each file.
-	maxDirs           = 256
-	maxAllocations    = 65536
-	maxAllAllocations = 2 * maxAllocations
-	maxFileSize       = 4096
-)
+// maxFileSize limits the size of the file of an address.
+const maxFileSize = 4096
 
 func newDirectory(path string, host ipam.Host) *directory {
 	d := &directory{FilePool: *ipam.NewFilePool(Name, path), host: host, allocated: map[netip.Addr]*allocation{}, touched: map[string]bool{}}
@@ -116,27 +108,21 @@ func addressOf(name string) (netip.Addr, bool) {
 }
 
 // readTouched reads the files that have changed.
-func (d *directory) readTouched(room int, now time.Time) {
+func (d *directory) readTouched(now time.Time) {
 	for name := range d.touched {
 		a, _ := addressOf(name)
 		al, err := d.readAllocation(name)
-		switch _, known := d.allocated[a]; {
-		case errors.Is(err, os.ErrNotExist):
+		if errors.Is(err, os.ErrNotExist) {
 			d.remove(a, now)
-		case known || len(d.allocated) < maxAllocations && room > 0:
-			if !known {
-				room--
-			}
+		} else {
 			d.put(a, al, now)
-		default:
-			d.stale = true // handled like a directory that is too large
 		}
 	}
 	clear(d.touched)
 }
 
 // read reads the whole directory, which must be watched before.
-func (d *directory) read(room int, now time.Time) {
+func (d *directory) read(now time.Time) {
 	d.stale = false
 	clear(d.touched) // their files are read now
 	if err := d.host.Visible(filepath.Dir(d.Name)); err != nil {
@@ -153,8 +139,8 @@ func (d *directory) read(room int, now time.Time) {
 		d.vanish(now) // another directory is at the path now
 	}
 	all := map[netip.Addr]*allocation{}
-	marked, full := false, false
-	for err == nil && !full {
+	marked := false
+	for err == nil {
 		var names []string
 		names, err = dir.Readdirnames(1024)
 		for _, name := range names {
@@ -163,19 +149,16 @@ func (d *directory) read(room int, now time.Time) {
 			if !ok {
 				continue
 			}
-			if full = len(all) >= min(maxAllocations, room+len(d.allocated)); full {
-				break
-			}
 			if al, err := d.readAllocation(name); !errors.Is(err, os.ErrNotExist) {
 				all[a] = al
 			}
 		}
 	}
-	if !full && !errors.Is(err, io.EOF) {
+	if !errors.Is(err, io.EOF) {
 		d.fail(err, now)
 		return
 	}
-	d.unmarked = d.unmarked || d.marked && !marked && !full
+	d.unmarked = d.unmarked || d.marked && !marked
 	for a := range d.allocated {
 		if all[a] == nil {
 			d.remove(a, now)
@@ -186,11 +169,7 @@ func (d *directory) read(room int, now time.Time) {
 	}
 	d.id, d.marked = id, marked
 	d.stale = id != d.watch.ID // the directory was created since then: changes before it was watched had no events
-	if d.Succeed(d.refused, d.watch); full {
-		d.State = ipam.Unreadable
-		d.Problem = fmt.Sprintf("it exceeds the limit of %d addresses (%d in all directories): remove the files of addresses that no pod has",
-			maxAllocations, maxAllAllocations)
-	}
+	d.Succeed(d.refused, d.watch)
 }
 
 // same reports whether the directory that was read is still the one at the path.

@@ -236,38 +236,6 @@ func TestDirectoryThatCannotBeReadLosesNothing(t *testing.T) {
 	}
 }
 
-func TestAddressesOfADirectoryAreLimited(t *testing.T) {
-	l := newLab(t)
-	l.allocateMany("pods", 10)
-	d := newDirectory(l.path("pods"), l.host)
-	d.read(4, start)
-	if len(d.allocated) != 4 || d.State != ipam.Unreadable || !strings.Contains(d.Problem, "the limit of 65536 addresses") {
-		t.Errorf("directory with too many addresses: got %d, %v, %q", len(d.allocated), d.State, d.Problem)
-	}
-	if d.judgeLoss(start); d.Lost != 0 {
-		t.Errorf("directory with too many addresses: got %d lost", d.Lost)
-	}
-	d.read(100, start)
-	if len(d.allocated) != 10 || d.State != ipam.Known || d.Problem != "" {
-		t.Errorf("directory that may be larger: got %d, %v, %q", len(d.allocated), d.State, d.Problem)
-	}
-	d.stale = false
-	l.allocateMany("pods", 12)
-	for _, name := range []string{"10.1.0.11", "10.1.0.12"} {
-		d.event(name, false)
-	}
-	d.readTouched(1, start)
-	if len(d.allocated) != 11 || !d.stale {
-		t.Errorf("two more where there is room for one: got %d, to be read again %v", len(d.allocated), d.stale)
-	}
-	d.stale = false
-	l.allocate("pods", "10.1.0.1", "other") // an address that is known needs no room
-	d.event("10.1.0.1", false)
-	if d.readTouched(0, start); d.allocated[netip.MustParseAddr("10.1.0.1")].ContainerID != "other" || d.stale {
-		t.Errorf("known address without room: got %+v, to be read again %v", d.allocated, d.stale)
-	}
-}
-
 func TestParseFileOfAnAddress(t *testing.T) {
 	for content, want := range map[string][2]string{
 		"":                 {"", ""},

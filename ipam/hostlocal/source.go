@@ -20,12 +20,11 @@ type source struct {
 	confs    cniConfs
 	dirs     map[string]*directory // by path
 	problems []string              // of configurations and of the parent directories
-	room     int                   // limits the addresses in all directories
 }
 
 // newSource returns a source that has read nothing yet.
 func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
-	return &source{host: host, parents: cfg.Dirs, results: cfg.CNIResults, confs: cniConfs{dirs: cfg.CNIConfig, host: host}, dirs: map[string]*directory{}, room: maxAllAllocations}
+	return &source{host: host, parents: cfg.Dirs, results: cfg.CNIResults, confs: cniConfs{dirs: cfg.CNIConfig, host: host}, dirs: map[string]*directory{}}
 }
 
 // Places implements ipam.FileSource.
@@ -83,10 +82,6 @@ func (s *source) Find(now time.Time) (again bool) {
 		if s.dirs[dir] != nil {
 			continue
 		}
-		if len(s.dirs) >= maxDirs && !s.forgetLost(networks) {
-			problems = append(problems, fmt.Sprintf("host-local has more directories than the limit of %d: remove unused ones, possibly %s", maxDirs, dir))
-			break
-		}
 		d := newDirectory(dir, s.host)
 		d.found = slices.Contains(s.parents, filepath.Dir(dir))
 		s.dirs[dir] = d
@@ -96,22 +91,6 @@ func (s *source) Find(now time.Time) (again bool) {
 	}
 	s.problems = problems
 	return again
-}
-
-// forgetLost forgets a missing directory that no configuration names: the one that was lost
-// first. It reports whether there was one.
-func (s *source) forgetLost(networks map[string]cniNetwork) bool {
-	var first *directory
-	for dir, d := range s.dirs {
-		if _, named := networks[dir]; !named && d.State == ipam.Missing && (first == nil || d.LostAt.Before(first.LostAt)) {
-			first = d
-		}
-	}
-	if first == nil {
-		return false
-	}
-	delete(s.dirs, first.Name)
-	return true
 }
 
 // networkDirs returns the subdirectories whose names are valid network names. A missing
@@ -128,17 +107,13 @@ func (s *source) networkDirs(path string) (found []os.FileInfo, err error) {
 }
 
 func (s *source) Read(r ipam.FileRead) (again bool) {
-	room := s.room
-	for _, d := range s.dirs {
-		room -= len(d.allocated)
-	}
 	for path, d := range s.dirs {
-		had, was := len(d.allocated), d.State
+		was := d.State
 		d.watch = r.Watches[path]
 		if d.stale || r.Lost || r.All && (d.State != ipam.Known || d.watch.Err != nil || !d.same()) {
-			d.read(room, r.Now)
+			d.read(r.Now)
 		} else if len(d.touched) > 0 {
-			d.readTouched(room, r.Now)
+			d.readTouched(r.Now)
 		}
 		if r.All && d.found && d.Config == "" { // Find has not found its configuration
 			if n, ok := s.confs.passed(s.results, d); ok {
@@ -147,7 +122,6 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 			d.configure(d.passed)
 		}
 		d.judgeLoss(r.Now)
-		room -= len(d.allocated) - had
 		again = again || d.State != was && d.State == ipam.Missing // more may be about to disappear
 		if d.Config == "" && (!d.found || d.State == ipam.Missing && d.LostAt.IsZero()) {
 			delete(s.dirs, path)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -354,79 +353,5 @@ func TestNodeWithoutAllocationsHasNoProblem(t *testing.T) {
 	l.must(os.MkdirAll(l.dir, 0o755), os.MkdirAll(l.conf, 0o755))
 	if l.look(); len(l.source.Problems()) != 0 || len(l.source.Pools()) != 0 {
 		t.Errorf("empty directories: got problems %q", l.source.Problems())
-	}
-}
-
-func TestNumberOfDirectoriesIsLimited(t *testing.T) {
-	l := newLab(t)
-	names := []string{}
-	for i := range maxDirs + 5 {
-		names = append(names, fmt.Sprint("net", i))
-		l.allocate(names[i], "10.1.0.2", "c")
-	}
-	l.configure("10-net.conf", l.ptp("net1", "10.1.0.0/24")) // it counts once
-	l.must(os.MkdirAll(l.path("not a network"), 0o755), os.WriteFile(l.path("file"), nil, 0o600))
-	l.look()
-	if problems := l.source.Problems(); len(l.allocations) != maxDirs || len(problems) != 1 || !strings.Contains(problems[0], "the limit of 256: ") {
-		t.Errorf("too many directories: got %d, problems %q", len(l.allocations), problems)
-	}
-	slices.Sort(names)
-	for i, name := range names {
-		if _, got := l.allocations[l.path(name)]; got != (i < maxDirs) {
-			t.Errorf("directory %d in their order, %s: got read %v", i, name, got)
-		}
-	}
-}
-
-func TestLostDirectoriesMakeRoomForOthers(t *testing.T) {
-	l := newLab(t)
-	for i := range maxDirs {
-		l.allocate(fmt.Sprint("net", i), "10.1.0.1", "c")
-	}
-	l.look()
-	l.must(os.RemoveAll(l.path("net7")))
-	l.look()
-	l.now = l.now.Add(time.Minute)
-	l.must(os.RemoveAll(l.dir))
-	l.look()
-	if p := l.pool("net0"); len(l.allocations) != maxDirs || p.State != ipam.Missing || p.Lost != 1 {
-		t.Fatalf("directories that were removed: got %d, one is %+v, want all, and what they lost", len(l.allocations), p)
-	}
-	l.allocate("other", "10.1.0.1", "c")
-	l.look()
-	if problems := l.source.Problems(); len(l.addresses("other")) != 1 || len(problems) != 0 {
-		t.Errorf("one more: got %q, problems %q, want it read", l.addresses("other"), problems)
-	}
-	if _, first := l.allocations[l.path("net7")]; first || len(l.allocations) != maxDirs {
-		t.Errorf("one more: got %d directories, the one that was lost first %v, want %d without it", len(l.allocations), first, maxDirs)
-	}
-}
-
-func TestAddressesOfAllDirectoriesShareTheirLimit(t *testing.T) {
-	l := newLab(t)
-	l.source.room = 5
-	l.allocateMany("a", 3)
-	l.allocateMany("b", 3)
-	count := func() int { return len(l.addresses("a")) + len(l.addresses("b")) }
-	l.look()
-	if a, b := l.pool("a").State, l.pool("b").State; count() != 5 || a == b || a == ipam.Unreadable == (b == ipam.Unreadable) {
-		t.Errorf("one address too many: got %d, %v and %v, want one directory unreadable", count(), a, b)
-	}
-	l.source.room = 6
-	if l.look(); count() != 6 || l.pool("a").State != ipam.Known || l.pool("b").State != ipam.Known {
-		t.Errorf("with enough room: got %d, %v and %v", count(), l.pool("a").State, l.pool("b").State)
-	}
-	// Each directory counts what it has, so that reading all of them again needs no more room.
-	if l.read(ipam.FileRead{Lost: true}); count() != 6 || l.pool("a").State != ipam.Known || l.pool("b").State != ipam.Known {
-		t.Errorf("read again: got %d, %v and %v", count(), l.pool("a").State, l.pool("b").State)
-	}
-	// Two addresses at once need room for both, and a release makes room for the other directory.
-	l.source.room = 7
-	for _, network := range []string{"a", "b"} {
-		l.allocate(network, "10.1.0.9", "c")
-		l.source.Event(filepath.Join(l.path(network), "10.1.0.9"), false)
-	}
-	if l.read(ipam.FileRead{}); count() != 7 {
-		t.Errorf("one more in each directory, and room for one: got %d, want 7", count())
 	}
 }
