@@ -401,7 +401,7 @@ $(WEB_MODULES): $(WEB)/package.json $(WEB)/package-lock.json
 	@touch $@
 
 .PHONY: generate-situations
-generate-situations: ## Regenerate docs/situations*, docs/incidents.md, the attacks in docs/security.md, and the rooms in CONTRIBUTING.md
+generate-situations: ## Regenerate docs/situations*, docs/incidents.md, docs/attacks.md, and the rooms in CONTRIBUTING.md
 	go run ./tests/catalogue
 
 .PHONY: generate-observability

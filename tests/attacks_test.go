@@ -231,7 +231,7 @@ func TestPodThatAnswersForOthersSpoofsUnlessTheNodeRoutesToIt(t *testing.T) {
 }
 
 // attacked waits for the finding about an attack by the attacker on the victim, and
-// checks the row of the attack in docs/security.md.
+// checks the row of the attack in docs/attacks.md.
 func (l *lab) attacked(id, kind, addr, effect string) {
 	l.t.Helper()
 	var f *ipwitnessv1.Finding
@@ -259,7 +259,7 @@ func (l *lab) attacked(id, kind, addr, effect string) {
 	wantAttack(l.t, id, effect, fmt.Sprintf("finding `%s`: %s", kind, f.GetSummary()))
 }
 
-// wantAttack checks a row of the table in docs/security.md.
+// wantAttack checks a row of docs/attacks.md.
 func wantAttack(t *testing.T, id, effect, seen string) {
 	t.Helper()
 	situations.CheckAttack(t, "testdata/attacks", id, situations.Attack{Effect: effect, Seen: seen})

@@ -1,6 +1,6 @@
 // Command catalogue writes docs/situations.md, and a page for each situation in docs/situations:
-// what ipwitness says about it, and the test that proves it. It also writes the table of
-// attacks in docs/security.md, docs/incidents.md, and the table of rooms in CONTRIBUTING.md. The texts come from the
+// what ipwitness says about it, and the test that proves it. It also writes docs/attacks.md,
+// docs/incidents.md, and the table of rooms in CONTRIBUTING.md. The texts come from the
 // tests themselves (tests/testdata). It fails if a text or a test is missing, or
 // belongs to no situation or incident.
 package main

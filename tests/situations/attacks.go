@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
-// Attack is the observed result of an attack, for its row of the table in docs/security.md.
+// Attack is the observed result of an attack, for its row of docs/attacks.md.
 type Attack struct {
 	// Effect is the effect of the attack, as the test proved it.
 	Effect string
