@@ -79,14 +79,16 @@ const (
 	ownEventFeed  = "events (of ipwitness)"
 )
 
-// EventsHeard reports whether all feeds of events work.
+// EventsHeard reports whether the feeds of events that may explain a conflict have been read, and work.
 func (c *Cluster) EventsHeard() bool {
 	if c == nil {
 		return false
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.health.problems[warningFeed] == "" && c.health.problems[nodeEventFeed] == ""
+	return !slices.ContainsFunc(c.feeds, func(f *feed) bool {
+		return (f.name == warningFeed || f.name == nodeEventFeed) && (!f.read || c.health.problems[f.name] != "")
+	})
 }
 
 // readEvent returns the record of an event. The record is nil unless the event may explain a
