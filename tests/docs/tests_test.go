@@ -42,13 +42,27 @@ func TestTestsThatPagesNameExist(t *testing.T) {
 	}
 }
 
-// file matches the path of a file of the repository.
-var file = regexp.MustCompile("`((?:[a-z][\\w.-]*/)+[a-z][\\w.-]*\\.[a-z]+)`")
+// file matches the path of a file of the repository, and the name of code in it if one follows. ofCode are the pages
+// that name code.
+var (
+	file    = regexp.MustCompile("`((?:[a-z][\\w.-]*/)+[a-z][\\w.-]*\\.[a-z]+)`(?:: `([\\w.]+)`)?")
+	ofCode  = []string{"CONTRIBUTING.md", "docs/architecture.md"}
+	lastOne = regexp.MustCompile(`\w+$`)
+)
 
-func TestFilesThatCONTRIBUTINGNamesExist(t *testing.T) {
-	for _, m := range file.FindAllStringSubmatch(read(t, "CONTRIBUTING.md"), -1) {
-		if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
-			t.Errorf("CONTRIBUTING.md names %s, which does not exist", m[1])
+func TestFilesAndNamesThatPagesNameExist(t *testing.T) {
+	for _, page := range ofCode {
+		found := file.FindAllStringSubmatch(read(t, page), -1)
+		if len(found) < 10 {
+			t.Errorf("%s names %d files: does the test find them?", page, len(found))
+		}
+		for _, m := range found {
+			text, err := os.ReadFile(filepath.Join(root, m[1]))
+			if err != nil {
+				t.Errorf("%s names %s, which does not exist", page, m[1])
+			} else if name := lastOne.FindString(m[2]); name != "" && !regexp.MustCompile(`\b`+name+`\b`).Match(text) {
+				t.Errorf("%s names %s in %s, which does not have it", page, m[2], m[1])
+			}
 		}
 	}
 }
