@@ -19,7 +19,7 @@ const (
 var tooLong = []string{
 	"deploy/helm/ipwitness/README.md", "docs/fleet.md", "docs/glossary.md",
 	"docs/permissions.md", "docs/reference.md", "docs/runbooks/agent-loses-events.md",
-	"docs/runbooks/pod-cidr-overlap.md", "docs/runbooks/static-address.md", "docs/supported.md",
+	"docs/runbooks/pod-cidr-overlap.md", "docs/runbooks/static-address.md",
 	"docs/verdicts.md",
 }
 
