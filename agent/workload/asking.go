@@ -102,7 +102,7 @@ func (l *listing) due(reason time.Time) time.Time {
 func (l *listing) done(begun time.Time, err error) {
 	now := time.Now()
 	if err != nil {
-		l.next = now.Add(min(findEvery, firstTry<<min(l.failures, 10)))
+		l.next = now.Add(min(longestTry, firstTry<<min(l.failures, 10)))
 		l.failures++
 		return
 	}

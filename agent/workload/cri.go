@@ -8,13 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -56,9 +54,8 @@ const (
 	askPerRound = 64
 	// listEvery is how often the sandboxes are listed without a reason.
 	listEvery = time.Minute
-	// findEvery is how often the sockets are tried without a reason. findSoonest is the
-	// wait after one was created.
-	findEvery   = 15 * time.Second
+	// findEvery is how often the sockets are tried. findSoonest is the first wait after a connection was lost.
+	findEvery   = 5 * time.Second
 	findSoonest = 50 * time.Millisecond
 	// awayAfter is how long a runtime may be unavailable before that is reported as a problem.
 	// It may be restarting.
@@ -70,6 +67,8 @@ const (
 	firstTry   = 200 * time.Millisecond
 	quickTries = 5
 	mostTries  = 11
+	// longestTry is the longest wait after a list has failed.
+	longestTry = 15 * time.Second
 	// Lists take at most 1/listShare of the time.
 	listShare = 20
 )
@@ -86,7 +85,6 @@ type Runtime struct {
 	Lacks Lacks
 
 	Changed func()        // called when the sandboxes have changed; set before run
-	hurry   chan struct{} // holds one token while there may be a new socket
 	poked   chan struct{} // holds one token while there may be something to ask
 
 	// published is the latest complete list of sandboxes. It is never changed in place.
@@ -117,7 +115,7 @@ func (a *attempt) due() time.Time {
 // NewRuntime returns a client of the runtime at a socket.
 func NewRuntime(log *slog.Logger, socket string, procDir ProcDir) *Runtime {
 	c := &Runtime{
-		log: log, sockets: sockets, procDir: procDir, Changed: func() {}, hurry: make(chan struct{}, 1), poked: make(chan struct{}, 1),
+		log: log, sockets: sockets, procDir: procDir, Changed: func() {}, poked: make(chan struct{}, 1),
 		known: map[string]*Sandbox{}, unanswered: map[string]*attempt{}, unnamed: map[uint64]*attempt{},
 		condition: condition{log: log, StatusChanged: func() {}, calls: map[Call]uint64{}},
 	}
@@ -132,7 +130,7 @@ func NewRuntime(log *slog.Logger, socket string, procDir ProcDir) *Runtime {
 // Probe looks for the runtime once. It returns an error if there is a socket but no runtime,
 // and an empty name if there is neither.
 func (c *Runtime) Probe(ctx context.Context) (name, socket string, err error) {
-	conn, _ := c.find(ctx)
+	conn := c.find(ctx)
 	if conn == nil {
 		return "", "", c.fault
 	}
@@ -148,65 +146,35 @@ func (c *Runtime) Run(ctx context.Context) error {
 	if len(c.sockets) == 0 {
 		return nil
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		var dirs []string
-		for _, s := range c.sockets {
-			dirs = append(dirs, filepath.Dir(s))
+	for backoff := findSoonest; ; backoff = min(2*backoff, findEvery) {
+		if conn := c.find(ctx); conn != nil {
+			c.serve(ctx, conn)
+			_ = conn.Close()
+			backoff = findSoonest
 		}
-		return c.Lacks.watchFiles(ctx, c.log, notWatchedSocket, dirs, func(path string) { // a socket may have been created
-			if path == "" || slices.ContainsFunc(c.sockets, func(s string) bool { return table.Within(s, path) }) {
-				table.Poke(c.hurry)
-			}
-		})
-	})
-	g.Go(func() error {
-		wait := time.NewTimer(0)
-		defer wait.Stop()
-		backoff := findSoonest
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-c.hurry:
-				backoff = findSoonest
-			case <-wait.C:
-			}
-			conn, found := c.find(ctx)
-			if conn != nil {
-				c.serve(ctx, conn)
-				_ = conn.Close()
-				backoff, found = findSoonest, true
-			}
-			if backoff = min(2*backoff, findEvery); !found {
-				backoff = findEvery // there is no socket, and inotify reports when there is one
-			}
-			wait.Reset(backoff)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(backoff):
 		}
-	})
-	return g.Wait()
+	}
 }
-
-const notWatchedSocket = "a new container runtime is found late, because its socket is not watched"
 
 // find connects to the first runtime that has sandboxes. If none has, it connects to the first
 // one that answers. On some distributions docker's containerd also offers CRI, and has no
 // sandboxes. While the last runtime is unavailable, only a runtime with sandboxes replaces it.
-// found reports whether there was a socket at all.
-func (c *Runtime) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
+func (c *Runtime) find(ctx context.Context) (conn *grpc.ClientConn) {
 	var fault error
 	var name, at string // of the runtime that conn leads to
 	for _, s := range c.sockets {
 		next, runtime, err := c.connect(ctx, s)
 		if err != nil {
-			found = found || !errors.Is(err, os.ErrNotExist)
 			// Stale sockets are common, and dockerd has a containerd that does not offer CRI.
 			if c.chosen || c.socket == s || errors.Is(err, os.ErrPermission) && fault == nil {
 				fault = fmt.Errorf("%s: %w", s, err)
 			}
 			continue
 		}
-		found = true
 		has := c.chosen
 		if !has {
 			r, err := call(ctx, c, "ListPodSandbox", runtimev1.NewRuntimeServiceClient(next).ListPodSandbox, readySandboxes())
@@ -228,12 +196,12 @@ func (c *Runtime) find(ctx context.Context) (conn *grpc.ClientConn, found bool) 
 			clear(c.known) // they belong to another runtime
 			c.publish()
 		}
-		return conn, true
+		return conn
 	}
 	if ctx.Err() == nil && fault != nil {
 		c.failed(fault)
 	}
-	return nil, found
+	return nil
 }
 
 func (c *Runtime) connect(ctx context.Context, socket string) (conn *grpc.ClientConn, runtime string, err error) {
