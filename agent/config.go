@@ -23,8 +23,7 @@ const (
 // Config is the configuration of an agent.
 type Config struct {
 	// Node is the name of this node. It is only a label. Empty: the host's name.
-	Node string
-	// Version is the version of the agent, which it reports.
+	Node    string
 	Version string
 	// Wire is how the wire is watched. Empty: auto.
 	Wire Wire

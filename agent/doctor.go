@@ -36,7 +36,6 @@ const (
 
 // A Check is the result of checking one feature that the agent needs.
 type Check struct {
-	// Feature is the name of the feature.
 	Feature string `json:"feature"`
 	// Status is ok, degraded or missing.
 	Status string `json:"status"`
@@ -56,7 +55,6 @@ const (
 	checkNamespaces = "namespaces"
 )
 
-// findings are the checks that were made.
 type findings struct {
 	checks  []Check
 	lacking bool // a capability is missing

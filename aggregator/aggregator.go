@@ -133,11 +133,10 @@ type Aggregator struct {
 
 // A server is how an Aggregator or a Fleet is served.
 type server struct {
-	witness pb.WitnessServiceServer
-	guard   *access.Guard
-	health  *health.Server
-	codec   encoding.CodecV2
-	// services are the names of its services.
+	witness  pb.WitnessServiceServer
+	guard    *access.Guard
+	health   *health.Server
+	codec    encoding.CodecV2
 	services []string
 	// complete is closed when requests can be served, and ended when all streams are to end.
 	complete, ended chan struct{}

@@ -46,7 +46,6 @@ const (
 	results = Result(observeResultRESULTS)
 )
 
-// resultNames are the names of the results in metrics.
 var resultNames = [results]string{
 	ResultNone: "none", ResultEvent: "event", ResultKnown: "known", ResultProbe: "probe", ResultMalformed: "malformed",
 	ResultInvalid: "invalid", ResultOther: "other", ResultLost: "lost", ResultUnparsedTags: "unparsed_tags",

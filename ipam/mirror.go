@@ -50,7 +50,6 @@ type Mirror[O, R any] struct {
 	Records map[Key]*R
 }
 
-// entry is a reduced object.
 type entry[R any] struct {
 	at      Key
 	record  *R // nil for an object of no interest

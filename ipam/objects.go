@@ -240,12 +240,11 @@ func Move(p Publisher, before, after []Record) {
 // object does not break the listing.
 type Object struct {
 	Namespace, Name string
-	// Version is the resource version.
-	Version      string
-	Created      time.Time
-	Deleted      bool // it is being deleted
-	Labels       map[string]string
-	Spec, Status json.RawMessage
+	Version         string
+	Created         time.Time
+	Deleted         bool // it is being deleted
+	Labels          map[string]string
+	Spec, Status    json.RawMessage
 	// Endpoints and EndpointsNamespace are the fields of a CiliumEndpointSlice, which has no spec. Endpoints and AddressType
 	// are those of an EndpointSlice of Kubernetes.
 	Endpoints                       json.RawMessage

@@ -53,9 +53,8 @@ const (
 
 // A Group reports to all aggregators that a name leads to, and follows their changes.
 type Group struct {
-	log    *slog.Logger
-	target Target
-	// reporter returns a reporter.
+	log      *slog.Logger
+	target   Target
 	reporter func(*slog.Logger, grpc.ClientConnInterface) *Reporter
 	// ended holds a token after a stream has ended.
 	ended chan struct{}

@@ -21,7 +21,6 @@ import (
 // recheckEvery is how often the credential of a stream is checked again.
 const recheckEvery = time.Minute
 
-// callerKey is the key of the *Caller in a context.
 type callerKey struct{}
 
 // Of returns the caller of a method. It is nil for calls within this process.
@@ -115,7 +114,6 @@ func (g *Guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	return next(srv, guarded{stream, entered})
 }
 
-// guarded is a stream whose context has the caller.
 type guarded struct {
 	grpc.ServerStream
 	ctx context.Context

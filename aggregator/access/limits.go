@@ -47,7 +47,6 @@ type limits struct {
 	log     *rate.Limiter // of refusals, so that they do not flood the log
 }
 
-// quota is what one caller may use.
 type quota struct {
 	calls, questions *rate.Limiter
 	room             *semaphore.Weighted

@@ -103,7 +103,6 @@ func (a *addressAudit) rememberReported(f *verdict.Finding) {
 	f.Past = a.out.Past
 }
 
-// addressAudit is the state of one audit.
 type addressAudit struct {
 	policy *verdict.Policy
 	in     *verdict.Case

@@ -12,7 +12,6 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
-// factWords are the values that the texts of facts name.
 var factWords = map[string]func(*wording, *verdict.Fact) any{
 	"owner":     func(w *wording, f *verdict.Fact) any { return w.name(f.Owners[0]) },
 	"other":     func(w *wording, f *verdict.Fact) any { return w.name(f.Owners[1]) },

@@ -123,7 +123,6 @@ func readable(actions []advice.Action) []advice.Action {
 	return actions
 }
 
-// findingBuilder builds the text of one finding.
 type findingBuilder struct {
 	f    *verdict.Finding
 	pool *verdict.Pool

@@ -129,7 +129,6 @@ func (w *wording) reason() string {
 	return reasons[0]
 }
 
-// ruleWords are the values that the texts of rules name.
 var ruleWords = map[string]func(*wording, *verdict.Step) any{
 	"owner":       func(w *wording, s *verdict.Step) any { return w.name(s.Owners[0].Owner) },
 	"placed":      func(w *wording, s *verdict.Step) any { return w.placed(s.Owners[0].Owner) },

@@ -45,8 +45,7 @@ func (s *Settings) Any() bool { return s.OTLP != "" || len(s.Alertmanagers) > 0 
 // Config is the configuration of Exporters.
 type Config struct {
 	Settings
-	Journal *journal.Journal
-	// Replicas is set if there are other replicas.
+	Journal  *journal.Journal
 	Replicas bool
 	Log      *slog.Logger
 	Clock    func() time.Time

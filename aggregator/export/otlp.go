@@ -192,7 +192,6 @@ func ownerAttributes(o *pb.Owner) []*commonpb.KeyValue {
 		controllerAttributes[w.GetController().GetKind()], w.GetController().GetName())...)
 }
 
-// controllerAttributes are the names of the attributes of controllers, by kind.
 var controllerAttributes = map[string]string{
 	"Deployment": "k8s.deployment.name", "ReplicaSet": "k8s.replicaset.name", "StatefulSet": "k8s.statefulset.name",
 	"DaemonSet": "k8s.daemonset.name", "Job": "k8s.job.name", "CronJob": "k8s.cronjob.name",

@@ -20,7 +20,6 @@ const (
 	mostPhases = 20_000
 )
 
-// A transition is an event of the journal, as it is exported.
 type transition struct {
 	*pb.Event
 	// id is the same each time that the transition is exported, and differs from that of all others. It is

@@ -21,7 +21,6 @@ import (
 )
 
 const (
-	// typePrefix is the prefix of the types of CloudEvents.
 	typePrefix = "io.github.ipwitness."
 	// secretPrefix is the prefix of secrets, as in Standard Webhooks.
 	secretPrefix = "whsec_"

@@ -26,7 +26,6 @@ func (n *Network) has(cluster string) bool {
 	return len(n.Clusters) == 0 || slices.Contains(n.Clusters, cluster)
 }
 
-// networks are the shared networks.
 type networks []Network
 
 // of returns the network of an address: that with the longest prefix; nil if there is none.
@@ -42,7 +41,6 @@ func (all networks) of(a netip.Addr) (found *Network) {
 	return found
 }
 
-// ruleBetween is the rule of conflicts between clusters.
 const ruleBetween = "assigned-across-clusters"
 
 // settle is how much later than the beginning of a conflict between clusters each of them must have

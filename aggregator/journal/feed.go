@@ -26,7 +26,6 @@ type formerItem struct {
 	episode uint32
 }
 
-// An itemID identifies an item of a kind.
 type itemID struct {
 	place place
 	id    uint32

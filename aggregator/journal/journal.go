@@ -30,8 +30,7 @@ import (
 const (
 	DefaultRetention = 30 * 24 * time.Hour
 	DefaultSize      = 10 << 30
-	// memorySize is the size of a journal in memory.
-	memorySize = 16 << 20
+	memorySize       = 16 << 20
 )
 
 // Config is the configuration of a Journal.
@@ -66,8 +65,7 @@ type Journal struct {
 	store *store
 	// replaced is closed when the store is replaced.
 	replaced chan struct{}
-	// memory is set if the journal is in memory.
-	memory bool
+	memory   bool
 	// problems are the problems since the start, except those that the store knows.
 	problems []Problem
 	// unreadable is set while the store is replaced by one in memory because its disk cannot be read.
@@ -196,7 +194,6 @@ type Stats struct {
 	Bytes uint64
 	// Oldest is the time that the journal reaches back to; zero if it is empty.
 	Oldest time.Time
-	// Memory is set if the journal is in memory.
 	Memory bool
 }
 

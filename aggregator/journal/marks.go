@@ -18,7 +18,6 @@ type mark struct {
 	at       stamp
 }
 
-// marks are the latest marks of one feed.
 type marks struct {
 	latest mark
 	all    [marksKept]mark

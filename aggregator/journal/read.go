@@ -163,7 +163,6 @@ type Query struct {
 	// After is the time of the last event that was read.
 	After time.Time
 	Kind  pb.Event_Kind
-	// Kinds are several kinds.
 	Kinds []pb.Event_Kind
 	// Span is the range of addresses.
 	Span ipam.Range
@@ -279,7 +278,6 @@ func (j *Journal) OpenGap() *pb.Gap { return j.gap.Load() }
 // its items are before the start of the journal.
 func (j *Journal) Fresh() bool { return j.fresh.Load() }
 
-// A reading reads the events of one segment.
 type reading struct {
 	ctx context.Context
 	s   *store

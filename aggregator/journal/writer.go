@@ -26,7 +26,6 @@ const (
 	pruneEvery = time.Minute
 )
 
-// kinds are the kinds of items.
 var kinds = [...]pb.Event_Kind{pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING, pb.Event_NODE}
 
 // An op is what the writer does in its goroutine.

@@ -21,7 +21,6 @@ import (
 )
 
 const (
-	// Reasons of the events.
 	conflictReason = "AddressConflict"
 	resolvedReason = "AddressConflictResolved"
 

@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	// conflictCondition is the type of the condition of Nodes.
 	conflictCondition corev1.NodeConditionType = "AddressConflict"
 	// Reasons of the condition.
 	heldTwice, heldOnce = "AddressHeldTwice", "NoAddressConflict"
@@ -26,7 +25,6 @@ const (
 	conditionProblem = "write conditions"
 )
 
-// nodeCondition is the condition of a Node, as the API has it.
 type nodeCondition struct {
 	status  corev1.ConditionStatus
 	message string

@@ -34,7 +34,6 @@ type leaseTimes struct {
 // to 24 seconds.
 var usualLease = leaseTimes{lasts: 10 * time.Second, within: 7 * time.Second, every: time.Second}
 
-// electionProblem is the key of the problem that no leader can be elected.
 const electionProblem = "elect a leader"
 
 // election elects the leader of the replicas by a Lease, with the semantics of client-go's

@@ -30,7 +30,6 @@ const (
 	maxBackoff   = 30 * time.Second
 )
 
-// list is a page of objects.
 type list interface {
 	runtime.Object
 	metav1.ListInterface

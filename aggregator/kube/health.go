@@ -25,7 +25,6 @@ const (
 	misses = 2
 )
 
-// pulse has the intervals at which the API server is checked.
 type pulse struct {
 	every  time.Duration
 	again  time.Duration // the interval after a check without an answer

@@ -46,7 +46,6 @@ const (
 type membership struct {
 	// Network is set if no NetworkAttachmentDefinition is.
 	verdict.Membership
-	// definition is the NetworkAttachmentDefinition of the network.
 	definition ipam.Key
 }
 

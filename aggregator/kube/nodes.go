@@ -16,7 +16,6 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// nodeFeed is the name of the feed of nodes.
 const nodeFeed = "nodes"
 
 type nodeRecord struct {

@@ -64,7 +64,6 @@ var systemNamespaces = []string{
 	"openshift-ovn-kubernetes", "openshift-multus", "kube-ovn", "kube-router", "weave", "spiderpool", "multus", "whereabouts",
 }
 
-// pluginState is the state of a CNI plugin's pod.
 type pluginState struct {
 	name string
 	// word is a short form of the state: Running, or the reason why the pod is not running.

@@ -138,7 +138,6 @@ const (
 	checkEvery    = 2 * time.Minute
 )
 
-// discoveryProblem is the key of problems with discovery.
 const discoveryProblem = "discovery"
 
 func (d *discovery) run(ctx context.Context) {

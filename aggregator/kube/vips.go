@@ -17,7 +17,6 @@ import (
 	"github.com/ipwitness/ipwitness/proto/form"
 )
 
-// serviceRecord is the record of a service with addresses.
 type serviceRecord struct {
 	ipam.Service
 	// host is the node that holds the addresses according to kube-vip.
@@ -26,7 +25,6 @@ type serviceRecord struct {
 	class string
 }
 
-// addressRoles are the roles of the addresses of services.
 var addressRoles = map[ipam.ServiceField]string{
 	ipam.ClusterIP:      "the cluster IP",
 	ipam.Ingress:        "the load balancer address",

@@ -28,7 +28,6 @@ const (
 )
 
 const (
-	// fileVersion is the version of the format of acknowledgementsFile.
 	fileVersion = 1
 	// maxFile is the largest size of acknowledgementsFile in bytes.
 	maxFile = 32 << 20
@@ -132,7 +131,6 @@ func (d *dataDir) close() error {
 	return d.lock.Close()
 }
 
-// keptFile is the content of acknowledgementsFile.
 type keptFile struct {
 	Version          int               `json:"version"`
 	Acknowledgements []json.RawMessage `json:"acknowledgements"` // of kube.Acknowledgement: a wrong one does not hide the others

@@ -42,7 +42,6 @@ type MetricsConfig struct {
 	Coverage         *Coverage
 	// Journal is the journal; nil if none is kept.
 	Journal *journal.Journal
-	// Exports are the exporters.
 	Exports *export.Exporters
 	// Stream is the publisher of transitions; nil if NATS is not used.
 	Stream *stream.Publisher
@@ -193,7 +192,6 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// scrape receives the values of one scrape.
 type scrape func(name string, value float64, labels ...string)
 
 // Collect implements prometheus.Collector.

@@ -96,7 +96,6 @@ func (s *Notifier) Run(ctx context.Context) {
 	group.Wait()
 }
 
-// loggedState is the last logged state of a conflict.
 type loggedState struct {
 	state           pb.Conflict_State
 	acknowledgement *pb.Acknowledgement

@@ -129,7 +129,6 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 // parts. Looking that up in the descriptor would take most of the time.
 type shape []*shape
 
-// reportShape is the shape of ReportRequest messages.
 var reportShape = newShape((*pb.ReportRequest)(nil).ProtoReflect().Descriptor())
 
 // newShape returns the shape of a message type, which must not be recursive.

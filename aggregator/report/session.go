@@ -70,13 +70,12 @@ type intake struct {
 type outbox struct {
 	acknowledged uint64
 	news, resync bool
-	// sending is set while a goroutine sends.
-	sending  bool
-	contests map[netip.Addr]bool
-	reread   map[netip.Addr]struct{}
-	departed map[departure]struct{}
-	checkID  uint64
-	checks   map[uint64][]index.Address
+	sending      bool
+	contests     map[netip.Addr]bool
+	reread       map[netip.Addr]struct{}
+	departed     map[departure]struct{}
+	checkID      uint64
+	checks       map[uint64][]index.Address
 	// questions have not been sent, and askers wait for the answers to these and earlier ones.
 	questions []*pb.BeliefQuestion
 	askID     uint64

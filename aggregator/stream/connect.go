@@ -172,7 +172,6 @@ type Link struct {
 	clock func() time.Time
 }
 
-// errConnecting is the error of a connection that was not made yet.
 var errConnecting = errors.New("not connected yet")
 
 // Connect returns a link that connects in the background. The caller closes it.

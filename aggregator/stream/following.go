@@ -228,7 +228,6 @@ func (f *following) current() error {
 	}
 }
 
-// errPruned is the error for a state that the journal has dropped before all of it was published.
 var errPruned = errors.New("the journal has dropped the state before all of it was published")
 
 // publishState publishes the complete state at a time, from which on everything is published. While it

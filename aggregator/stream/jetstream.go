@@ -22,7 +22,6 @@ const (
 	duplicatesWithin = 2 * time.Minute
 )
 
-// A store is the stream of a cluster.
 type store struct {
 	*Link
 	cluster string
@@ -161,7 +160,6 @@ func (st *store) last(ctx context.Context, content string) (*pb.TransitionBatch,
 	return st.decode(raw.Data, raw.Sequence), nil
 }
 
-// errReplaced is the error for a stream that was removed and created again.
 var errReplaced = errors.New("the stream was removed and created again")
 
 // decode decodes the message with a number; nil for a foreign one.

@@ -47,7 +47,6 @@ type Config struct {
 	// Instance identifies this process in the journal.
 	Instance int64
 	Journal  *journal.Journal
-	// Coverage returns the current coverage.
 	Coverage func() *pb.Coverage
 	Log      *slog.Logger
 	Clock    func() time.Time

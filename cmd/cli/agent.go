@@ -25,7 +25,6 @@ import (
 	"github.com/ipwitness/ipwitness/secure"
 )
 
-// agentCommand contains the flags of agent.
 type agentCommand struct {
 	stderr      io.Writer
 	agent       agent.Config

@@ -72,7 +72,6 @@ func (l *Limited) remove(c *limitedConn) {
 	l.idle = slices.DeleteFunc(l.idle, func(other *limitedConn) bool { return other == c })
 }
 
-// limitedConn is a connection of a Limited listener.
 type limitedConn struct {
 	net.Conn
 	of     *Limited

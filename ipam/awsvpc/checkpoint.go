@@ -25,7 +25,6 @@ const version = "vpc-cni-ipam/1"
 // and the interface.
 const migrated = "_migrated-from-cri"
 
-// A checkpoint is the content of the file.
 type checkpoint struct {
 	// network is the CNI network of the allocations; empty if none names one.
 	network     string

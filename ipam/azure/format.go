@@ -121,7 +121,6 @@ type networkManager struct {
 	}
 }
 
-// endpoint is an interface of a container.
 type endpoint struct {
 	IfName       string
 	IPAddresses  []prefix

@@ -59,7 +59,6 @@ func parseContainer(data []byte) (*ipam.Container, error) {
 	return found, nil
 }
 
-// dockerContainers are the containers of docker.
 type dockerContainers struct {
 	host   ipam.Host
 	dir    string

@@ -57,7 +57,6 @@ func (s *spec) netns() string {
 	return ""
 }
 
-// podmanContainers are the containers of podman.
 type podmanContainers struct {
 	host    ipam.Host
 	storage string

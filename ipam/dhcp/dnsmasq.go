@@ -49,7 +49,6 @@ var leaseDirs = []string{"/var/lib/misc", "/var/lib/dnsmasq"}
 // bridgesDirs have a directory for each bridge of LXD and Incus.
 var bridgesDirs = []string{"/var/lib/lxd/networks", "/var/snap/lxd/common/lxd/networks", "/var/lib/incus/networks"}
 
-// dnsmasqFiles are the files of dnsmasq on a node.
 type dnsmasqFiles struct{ nodeFiles }
 
 func newDnsmasq(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {

@@ -45,7 +45,6 @@ var servers = []struct{ config, leases string }{
 // first one exists, it replaces the others: the cleanup has merged them into it.
 var older = []string{".completed", ".2", ".1"}
 
-// keaFiles are the files of Kea on a node.
 type keaFiles struct{ nodeFiles }
 
 func newKea(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {

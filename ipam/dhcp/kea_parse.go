@@ -80,7 +80,6 @@ func (j journal) read(name string, data []byte, bad *faults) error {
 	return nil
 }
 
-// A config is what the configuration says.
 type config struct {
 	leaseFile    string
 	elsewhere    string // where the leases are; empty for files

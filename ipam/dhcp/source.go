@@ -156,7 +156,6 @@ func (v versions) changed() bool {
 	return false
 }
 
-// nodeFiles are files of a node.
 type nodeFiles struct {
 	versions
 	host ipam.Host

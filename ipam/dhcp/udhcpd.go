@@ -34,7 +34,6 @@ const (
 	udhcpdLeases = "/var/lib/misc/udhcpd.leases"
 )
 
-// udhcpdFiles are the files of udhcpd on a node.
 type udhcpdFiles struct {
 	nodeFiles
 	// When the last version of the lease file was written, when its leases end, and its records. Nil if there was none.
@@ -156,7 +155,6 @@ func parseUdhcpdLeases(data []byte) (written time.Time, leases []record) {
 	return written, leases
 }
 
-// A udhcpdConf is what the configuration of udhcpd says.
 type udhcpdConf struct {
 	leaseFile    string
 	leaseTime    time.Duration

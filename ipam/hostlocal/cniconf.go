@@ -258,7 +258,6 @@ func flannelRanges(env []byte) ([]ipam.Range, []netip.Addr, error) {
 	return c.ranges(raw)
 }
 
-// cniConfs holds CNI configurations.
 type cniConfs struct {
 	dirs  []string
 	host  ipam.Host

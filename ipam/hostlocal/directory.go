@@ -42,7 +42,6 @@ type losses struct {
 	missing  map[netip.Addr]string // lost allocations that are not restored yet: containers by address
 }
 
-// allocation is an allocated address.
 type allocation struct {
 	ipam.FileAllocation
 	unread bool

@@ -68,10 +68,9 @@ type Addresses[R Record] struct {
 	pool, place string
 	// one has the pod of each address with one pod, by a hash of the address to save memory. several
 	// has the pods of each address with several pods.
-	one     map[uint64]R
-	seed    maphash.Seed
-	several map[netip.Addr][]R
-	// published has what is published.
+	one       map[uint64]R
+	seed      maphash.Seed
+	several   map[netip.Addr][]R
 	published map[netip.Addr][]ipam.Record
 }
 
