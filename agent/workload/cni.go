@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/utils"
 	"golang.org/x/sys/unix"
@@ -34,14 +34,10 @@ type cniCache struct {
 	changed func()             // called when results may have changed
 	results map[string]cniFile // by file name: see ofMultus
 	broken  map[string]broken  // files without a result, by name
-
-	mu    sync.Mutex
-	stale map[string]bool // names of results to read again
-	all   bool            // read all results again
 }
 
 func newCNICache(log *slog.Logger, dir string, changed func()) *cniCache {
-	return &cniCache{log: log, dir: dir, changed: changed, results: map[string]cniFile{}, broken: map[string]broken{}, stale: map[string]bool{}, all: true}
+	return &cniCache{log: log, dir: dir, changed: changed, results: map[string]cniFile{}, broken: map[string]broken{}}
 }
 
 // cniFile is a parsed file of libcni's result cache.
@@ -57,14 +53,17 @@ type cniFile struct {
 type broken struct {
 	version fileVersion
 	err     error
-	lasts   bool // it was read again: nobody is still writing it
+	since   time.Time // when it was read; zero if it is complete
 }
+
+// writtenWithin is how long a file may have no result because it is still being written.
+const writtenWithin = 10 * time.Second
 
 // damage returns the error of files whose results are lost; nil if there are none.
 func (c *cniCache) damage() error {
 	var names []string
 	for name, b := range c.broken {
-		if b.lasts {
+		if time.Since(b.since) >= writtenWithin {
 			names = append(names, name)
 		}
 	}
@@ -104,69 +103,40 @@ func (c *cniCache) watch(ctx context.Context, lacks *Lacks) error {
 	return lacks.watchFiles(ctx, c.log, notWatchedResults, slices.Collect(maps.Keys(c.dirs())), c.event)
 }
 
-// event schedules what has to be read again after an event about a path.
+// event calls changed after an event about a result, or about a directory that leads to results.
 func (c *cniCache) event(path string) {
-	prefix, isResult := c.dirs()[filepath.Dir(path)]
-	switch {
-	case isResult:
-		c.mu.Lock()
-		c.stale[prefix+filepath.Base(path)] = true
-		c.mu.Unlock()
-	case path == "" || table.Within(c.dir, path) || table.Within(c.multusDir(), path):
-		c.forget()
-	default:
-		return
+	_, isResult := c.dirs()[filepath.Dir(path)]
+	if isResult || path == "" || table.Within(c.dir, path) || table.Within(c.multusDir(), path) {
+		c.changed()
 	}
-	c.changed()
 }
 
-// forget schedules all results to be read again.
-func (c *cniCache) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = true
-}
-
-// read reads the results that have changed. A missing cache is not an error. If a resource is exhausted, what was read before
-// still counts, and the error is returned.
+// read reads the results that are new or have changed. A missing cache is not an error. If a resource is exhausted, what was
+// read before still counts, and the error is returned.
 func (c *cniCache) read() (lack error) {
-	defer func() {
-		if lack != nil {
-			c.forget()
+	there := map[string]bool{}
+	for dir, prefix := range c.dirs() {
+		entries, err := readDir(dir)
+		if table.Lack(err) != "" {
+			return err
 		}
-	}()
-	c.mu.Lock()
-	stale, all := c.stale, c.all
-	c.stale, c.all = map[string]bool{}, false
-	c.mu.Unlock()
-	if all {
-		there := map[string]bool{}
-		for dir, prefix := range c.dirs() {
-			entries, err := readDir(dir)
-			if table.Lack(err) != "" {
-				return err
-			}
-			for name := range entries {
-				there[prefix+name] = true
-			}
-		}
-		maps.DeleteFunc(c.results, func(name string, _ cniFile) bool { return !there[name] })
-		maps.DeleteFunc(c.broken, func(name string, _ broken) bool { return !there[name] })
-		for name := range there {
-			if old, ok := c.results[name]; !ok || versionOf(c.path(name)) != old.version {
-				stale[name] = true
-			}
+		for name := range entries {
+			there[prefix+name] = true
 		}
 	}
-	for name := range stale {
+	maps.DeleteFunc(c.results, func(name string, _ cniFile) bool { return !there[name] })
+	maps.DeleteFunc(c.broken, func(name string, _ broken) bool { return !there[name] })
+	for name := range there {
 		path := c.path(name)
 		v := versionOf(path) // before the content, which may then be newer but not older
+		if v == c.results[name].version || v == c.broken[name].version {
+			continue
+		}
 		data, _, err := table.ReadRegular(path, unix.O_NOFOLLOW, maxResult)
 		if table.Lack(err) != "" {
 			lack = err
 			continue
 		}
-		before := c.broken[name]
 		delete(c.results, name)
 		delete(c.broken, name)
 		if errors.Is(err, os.ErrNotExist) {
@@ -179,11 +149,11 @@ func (c *cniCache) read() (lack error) {
 		if err != nil {
 			// The file may be incomplete. In that case another event follows.
 			c.log.Debug("cannot read CNI result", "file", name, "error", err)
-			c.broken[name] = broken{v, err, before.version == v}
+			c.broken[name] = broken{v, err, time.Now()}
 			continue
 		}
 		if f.unparsed != nil {
-			c.broken[name] = broken{v, f.unparsed, true}
+			c.broken[name] = broken{v, f.unparsed, time.Time{}}
 		}
 		f.version = v
 		c.results[name] = f

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -274,18 +273,12 @@ func TestResultsOfMultusAreRead(t *testing.T) {
 	}
 	write(n.cni.dir, "two")
 	write(n.cni.multusDir(), "three")
-	n.cni.stale["multus/pods-x-eth0"] = true // an event has the same effect
-	if got, want := read(), []string{"multus/pods-x-eth0 three"}; !slices.Equal(got, want) {
-		t.Errorf("one result changed: got %q, want %q", got, want)
-	}
-	n.cni.forget()
 	if got, want := read(), []string{"multus/pods-x-eth0 three", "pods-x-eth0 two"}; !slices.Equal(got, want) {
-		t.Errorf("all results read again: got %q, want %q", got, want)
+		t.Errorf("with both: got %q, want %q", got, want)
 	}
 	if err := os.RemoveAll(n.cni.multusDir()); err != nil {
 		t.Fatal(err)
 	}
-	n.cni.forget()
 	if got, want := read(), []string{"pods-x-eth0 two"}; !slices.Equal(got, want) {
 		t.Errorf("without Multus: got %q, want %q", got, want)
 	}
@@ -339,7 +332,6 @@ func TestUnchangedResultIsReadOnce(t *testing.T) {
 		}
 	}
 	read := func() *ipwitnessv1.Workload {
-		n.cni.forget()
 		if err := n.cni.read(); err != nil {
 			t.Fatal(err)
 		}
@@ -375,7 +367,6 @@ func TestDamagedResultsAreNamed(t *testing.T) {
 	}
 	read := func(what, want string) {
 		t.Helper()
-		c.forget()
 		if err := c.read(); err != nil {
 			t.Fatal(err)
 		}
@@ -383,14 +374,21 @@ func TestDamagedResultsAreNamed(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", what, got, want)
 		}
 	}
+	pass := func() {
+		for name, b := range c.broken {
+			c.broken[name] = broken{b.version, b.err, b.since.Add(-writtenWithin)}
+		}
+	}
 	write("a", whole)
 	write("half", whole[:20])
 	write("later", `{"kind":"cniCacheV2"}`)
 	read("read once", "<nil>")
 	write("half", whole)
+	pass()
 	read("one is complete now", `1 files, such as `+filepath.Join(dir, "later")+`: parse CNI result: the kind "cniCacheV2" is not known`)
 	write("empty", "")
 	read("another one is empty", "1 files")
+	pass()
 	read("another one stays empty", "2 files, such as "+filepath.Join(dir, "empty"))
 	for _, name := range []string{"later", "empty"} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil {
@@ -411,7 +409,7 @@ func TestDamagedResultsAreNamed(t *testing.T) {
 	read("it is one now", "<nil>")
 }
 
-func TestEventsSayWhichResultsAreReadAgain(t *testing.T) {
+func TestEventsAboutResultsWakeTheSearch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _ := newTestNames(t)
 		c := n.cni
@@ -421,33 +419,24 @@ func TestEventsSayWhichResultsAreReadAgain(t *testing.T) {
 		defer cancel()
 		go followFiles(ctx, c.log, events, errs, []string{c.dir, c.multusDir()}, func() { watched++ }, c.event)
 		for _, step := range []struct {
-			path         string
-			stale        []string
-			all, watched bool
+			path           string
+			wakes, watched bool
 		}{
-			{path: filepath.Join(c.dir, "a"), stale: []string{"a"}},
-			{path: filepath.Join(c.multusDir(), "a"), stale: []string{"multus/a"}},
-			{path: c.multusDir(), all: true, watched: true},
-			{path: filepath.Dir(c.dir), all: true, watched: true},
+			{path: filepath.Join(c.dir, "a"), wakes: true},
+			{path: filepath.Join(c.multusDir(), "a"), wakes: true},
+			{path: c.multusDir(), wakes: true, watched: true},
+			{path: filepath.Dir(c.dir), wakes: true, watched: true},
 			{path: filepath.Join(filepath.Dir(c.dir), "other")},
 			{path: filepath.Join(c.dir, "a/b")},
-			{all: true}, // events were lost
+			{wakes: true}, // events were lost
 		} {
-			c.mu.Lock()
-			c.stale, c.all = map[string]bool{}, false
-			c.mu.Unlock()
 			if step.path != "" {
 				events <- fsnotify.Event{Name: step.path, Op: fsnotify.Create}
 			} else {
 				errs <- fsnotify.ErrEventOverflow
 			}
 			synctest.Wait()
-			c.mu.Lock()
-			if got := slices.Sorted(maps.Keys(c.stale)); !slices.Equal(got, step.stale) || c.all != step.all {
-				t.Errorf("event about %q: got %q to be read and all %v, want %q and %v", step.path, got, c.all, step.stale, step.all)
-			}
-			c.mu.Unlock()
-			if changed := len(n.changed) == 1; changed != (len(step.stale) > 0 || step.all) {
+			if changed := len(n.changed) == 1; changed != step.wakes {
 				t.Errorf("event about %q: got the search woken %v", step.path, changed)
 			} else if changed {
 				<-n.changed

@@ -172,9 +172,7 @@ func (n *Names) Look(everything bool) {
 // look searches once. If processes is set, it reads all processes again.
 func (n *Names) look(everything, processes bool) {
 	everything = everything || n.lack != nil
-	if n.lack = nil; everything {
-		n.cni.forget()
-	}
+	n.lack = nil
 	n.kernel.BeginNames()
 	byPath, byInode := n.lookFiles(everything)
 	if err := n.cni.read(); err != nil {
