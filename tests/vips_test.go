@@ -19,6 +19,12 @@ const vip = "192.0.2.50"
 // back from another node (nopreempt).
 func (l *lab) keepalived() *exec.Cmd {
 	l.t.Helper()
+	return l.keepalivedOf(vip)
+}
+
+// keepalivedOf starts a real keepalived that moves an address.
+func (l *lab) keepalivedOf(addr string) *exec.Cmd {
+	l.t.Helper()
 	write(l.t, l.Path("/run/keepalived.conf"), fmt.Sprintf(`global_defs {
   router_id %[1]s
   vrrp_version 3
@@ -34,7 +40,7 @@ vrrp_instance vip {
     %[3]s/32 dev eth0
   }
 }
-`, l.name, 150-l.number, vip))
+`, l.name, 150-l.number, addr))
 	// setsid makes its processes a group.
 	cmd := l.Command("setsid", "keepalived", "--dont-fork", "--vrrp", "--use-file", "/run/keepalived.conf", "--pid", "/run/keepalived.pid", "--vrrp_pid", "/run/vrrp.pid")
 	if err := l.Start(cmd); err != nil {
@@ -142,6 +148,32 @@ func TestKeepalivedHandsOverAndIsKilled(t *testing.T) {
 	one.sh(commandOn(t, c.only(vip).GetRemedy(), "node1"))
 	c.watch.await("the conflict to be resolved", inState(vip, ipwitnessv1.Conflict_RESOLVED))
 	c.has(two)
+}
+
+// Incident 64, acassen/keepalived#2091: the virtual address is node1's own one. keepalived there has no other address to send from,
+// so that the one on node2 becomes master. The virtual address of the pair is then another one.
+func TestIncidentTheVirtualAddressIsThatOfANode(t *testing.T) {
+	t.Parallel()
+	const own = "192.0.2.1"
+	c := newCluster(t, 2)
+	c.shared()
+	i := c.incident(64)
+	var both []*exec.Cmd
+	for _, n := range c.nodes {
+		both = append(both, n.keepalivedOf(own))
+		c.awaitProgram(n.name, "keepalived", false)
+	}
+	i.conflicted(own, "unknown")
+	if remedy := c.only(own).GetRemedy(); len(remedy) == 0 || len(remedy[0].GetChoice()) != 3 {
+		t.Errorf("got remedy %v, want the choice which of them changes", remedy)
+	}
+	for n, cmd := range both {
+		endGroup(cmd, syscall.SIGTERM)
+		c.nodes[n].keepalived()
+	}
+	i.remedied()
+	c.has(c.nodes[0])
+	c.wantOnlyPlanted(own)
 }
 
 // commandOn returns the only command of a remedy that is to be run on a node.

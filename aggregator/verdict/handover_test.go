@@ -552,6 +552,18 @@ func TestAVirtualAddressIsTheOwnOneOfAnotherHost(t *testing.T) {
 			w.Assigned(one).Flags |= verdict.FlagSecondary
 			w.Assigned(three)
 		}, false},
+		{"a program on both, and the prefix of a subnet on one only", func(w *world, one, three *verdict.Interface) {
+			program(w.World, "n1", "keepalived", false)
+			program(w.World, "n3", "keepalived", false)
+			w.Virtual(one)
+			w.Assigned(three)
+		}, true},
+		{"a program on both, and the prefix of a subnet on both", func(w *world, one, three *verdict.Interface) {
+			program(w.World, "n1", "keepalived", false)
+			program(w.World, "n3", "keepalived", false)
+			w.Assigned(one).Flags |= verdict.FlagSecondary
+			w.Assigned(three)
+		}, false},
 		{"both as the main one", func(w *world, one, three *verdict.Interface) {
 			program(w.World, "n1", "keepalived", false)
 			w.Assigned(one)

@@ -264,15 +264,20 @@ func (o *Owner) MainAddress(a netip.Addr) bool { return !o.hasVIPProgram() && o.
 // asOwn reports whether a node has the address as its own and another owner as a virtual one: as the main address, or from a
 // DHCP server, which may have a reservation for a node on which a program sets the address. Such a node does not hand the
 // address over. That it is the first one of its subnet on one node and a further one on the other says nothing by itself:
-// a virtual address is the first one, too, on a node that has no other one of the subnet yet.
+// a virtual address is the first one, too, on a node that has no other one of the subnet yet. But if all others have it with the
+// prefix of a single host, no program has set it with that of a subnet on this node, whatever runs there: keepalived, for one, goes
+// on running, in state FAULT, if the node has the virtual address as the only one of the interface.
 func (c *Case) asOwn(o *Owner, owners []Owner) bool {
 	leased := func(o *Owner) bool {
 		return (o.Temporary() || !o.hasVIPProgram()) && slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool {
 			return al.Pool.Leases && al.matches(o) == certainMatch
 		})
 	}
+	single := !slices.ContainsFunc(owners, func(other Owner) bool {
+		return other.ID != o.ID && (!other.Assigned || slices.ContainsFunc(other.Claims, func(k *Claim) bool { return k.Counts() && int(k.PrefixLength) < c.Address.BitLen() }))
+	})
 	own := func(o *Owner) bool {
-		return o.Kind() == Host && o.Assigned && !c.Assigns(o) && (o.MainAddress(c.Address) || leased(o))
+		return o.Kind() == Host && o.Assigned && !c.Assigns(o) && (o.MainAddress(c.Address) || single && o.mainAddress(c.Address) || leased(o))
 	}
 	return own(o) && slices.ContainsFunc(owners, func(other Owner) bool {
 		return c.moves(&other) && !own(&other) && !other.mainAddress(c.Address) && (c.Assigns(&other) || other.hasVIPProgram() ||

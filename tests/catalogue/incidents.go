@@ -91,6 +91,7 @@ var incidents = []incident{
 	{[]string{"k8snetworkplumbingwg/multus-cni#1150", "moby/moby#49921"}, "The macvlan network of each node assigns addresses from one range of the LAN.", ""},
 	{[]string{"canonical/lxd#15117", "canonical/lxd#7180", "harvester/harvester#4224"}, "A virtual machine was copied, and both have one address behind the taps of a bridge.", ""},
 	{[]string{"cilium/cilium#12953"}, "Cilium takes the address of a pod for that of a Job's pod that has ended, and drops its packets by the wrong policy.", ""},
+	{[]string{"acassen/keepalived#2091", "acassen/keepalived#2219", "acassen/keepalived#353"}, "The virtual address of keepalived is the only one of a node: it is in state FAULT there, and the other router takes the address.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values
