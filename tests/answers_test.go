@@ -151,6 +151,34 @@ func TestABridgeAnswersFromAnOutdatedTable(t *testing.T) {
 	l.awaitFindings()
 }
 
+// Two VPN servers give clients one address of the LAN, as the peer of a point-to-point device, and answer for it there (pppd with
+// proxyarp). Nobody on the LAN has it, and no kernel of theirs.
+func TestTwoVPNServersGiveTheirClientsOneAddress(t *testing.T) {
+	t.Parallel()
+	const one, both = "192.0.2.201", "192.0.2.200"
+	c := newCluster(t, 3)
+	c.shared()
+	client := func(n *lab, device, addr string) {
+		n.sh("ip tuntap add "+device+" mode tun", "ip addr add 198.51.100.1 peer "+addr+"/32 dev "+device, "ip link set "+device+" up", "ip neigh add proxy "+addr+" dev eth0")
+	}
+	for _, n := range c.nodes[:2] {
+		n.sysctl("", "net/ipv4/ip_forward=1", "net/ipv4/neigh/eth0/proxy_delay=0")
+		client(n, "ppp0", both)
+	}
+	client(c.nodes[0], "ppp1", one)
+	asks := func() {
+		for _, a := range []string{one, both} {
+			c.nodes[2].resolve("", "eth0", a)
+		}
+	}
+	c.awaitFindings()
+	talks(t, asks)
+	c.awaitFindings("shared-address-answered " + both)
+	c.wantOnlyPlanted()
+	c.nodes[1].sh("ip neigh del proxy " + both + " dev eth0")
+	c.awaitFindings()
+}
+
 // Incident 52, openwrt/odhcpd#48: the routes to hosts behind a proxy stay on a node after the hosts have moved.
 func TestIncidentAProxyKeepsTheRoutesOfHostsThatMoved(t *testing.T) {
 	t.Parallel()

@@ -398,6 +398,10 @@ func TestASharedAddressIsAnswered(t *testing.T) {
 		w.Drop(wire)
 		return w.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: wire.Interface, Network: "dummy0", Answer: verdict.KernelAnswer{By: verdict.ByAddress}})
 	}
+	proxy := func(w *world, wire *verdict.Claim, by verdict.AnswerSource) {
+		w.Drop(w.Claims[slices.IndexFunc(w.Claims, func(c *verdict.Claim) bool { return c.Kind == verdict.Assigned && c.Node().Is(wire.Node()) })])
+		w.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: wire.Interface, Network: "ppp0", Answer: verdict.KernelAnswer{By: by}})
+	}
 	for _, test := range []struct {
 		name   string
 		change func(w *world, wire []*verdict.Claim)
@@ -444,6 +448,30 @@ func TestASharedAddressIsAnswered(t *testing.T) {
 		{"by such nodes, of which one has announced it", func(w *world, wire []*verdict.Claim) {
 			onBridges(w, wire)
 			wire[0].Kind = verdict.Announced
+		}, false},
+		{"by such a node, and a proxy", func(w *world, wire []*verdict.Claim) {
+			proxy(w, wire[0], verdict.ByProxyEntry)
+		}, true},
+		{"by two proxies with an entry for it", func(w *world, wire []*verdict.Claim) {
+			proxy(w, wire[0], verdict.ByProxyEntry)
+			proxy(w, wire[1], verdict.ByProxyEntry)
+		}, true},
+		{"by two routers with proxy_arp", func(w *world, wire []*verdict.Claim) {
+			proxy(w, wire[0], verdict.ByProxyARP)
+			proxy(w, wire[1], verdict.ByProxyARP)
+		}, false},
+		{"by a proxy with an entry for it, and a router with proxy_arp", func(w *world, wire []*verdict.Claim) {
+			proxy(w, wire[0], verdict.ByProxyEntry)
+			proxy(w, wire[1], verdict.ByProxyARP)
+		}, false},
+		{"by one proxy", func(w *world, wire []*verdict.Claim) {
+			proxy(w, wire[0], verdict.ByProxyEntry)
+			w.Drop(wire[1])
+		}, false},
+		{"by two proxies, and somebody behind one of them has it", func(w *world, wire []*verdict.Claim) {
+			proxy(w, wire[0], verdict.ByProxyEntry)
+			proxy(w, wire[1], verdict.ByProxyEntry)
+			w.Assigned(w.Uplink("n3"))
 		}, false},
 		{"by one, and the other one speaks for others", func(_ *world, wire []*verdict.Claim) { wire[1].Source = "\x02\x00\x00\x00\x00\x98" }, false},
 		{"by one, and the other one has timed out", func(w *world, _ []*verdict.Claim) { w.Node("n2").TimedOut = true }, false},

@@ -495,10 +495,19 @@ func (t *findingBuilder) misidentified() {
 
 // shared describes several owners that answer for the address on a link on which none of them has it.
 func (t *findingBuilder) shared() {
-	owners := t.f.Owners
-	var silent []advice.Action
+	owners, kind := t.f.Owners, t.f.Kind
+	var silent, look []advice.Action
 	for i := range owners {
-		silent = append(silent, scope{&owners[i]}.steps(variantOf("shared/silent", &owners[i]))...)
+		o := &owners[i]
+		if k := slices.IndexFunc(o.Claims, (*verdict.Claim).Proxies); o.ExcludedBy(verdict.RuleReachableVia) && k >= 0 {
+			silent = append(silent, scope{o, "address", t.f.Address, "on", o.Claims[k].Interface.Name}.steps("shared/silent/proxy")...)
+			look = append(look, scope{o, "address", t.f.Address}.steps("shared/look")...)
+			continue
+		}
+		silent = append(silent, scope{o}.steps(variantOf("shared/silent", o))...)
+	}
+	if len(look) == len(owners) {
+		kind += "/proxies"
 	}
 	var choice []advice.Alternative
 	for i := range owners[:min(len(owners), mostKept)] {
@@ -508,7 +517,7 @@ func (t *findingBuilder) shared() {
 		}
 		choice = append(choice, advice.Either("only "+only+" should answer for it", slices.Delete(slices.Clone(silent), i, i+1)...))
 	}
-	t.add(t.f.Kind, "owners", each(owners, t.alike.naming(placed)), "silent", silent, "choice", choice, "seen", func() {
+	t.add(kind, "owners", each(owners, t.alike.naming(placed)), "silent", silent, "look", look, "choice", choice, "seen", func() {
 		for i := range owners {
 			key, k := "shared/seen", slices.IndexFunc(owners[i].Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
 			if k < 0 {

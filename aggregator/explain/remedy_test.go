@@ -125,6 +125,13 @@ func findings() map[string]verdict.Finding {
 		o.Assigned, o.Claims[0].Interface = true, o.Interface
 		return o
 	}
+	proxy := func(node string) verdict.Owner {
+		o := local(node, verdict.Claim{Kind: verdict.Answered})
+		o.Excluded = &verdict.Exclusion{Rule: verdict.RuleReachableVia}
+		on := w.Interface(o.Namespace, verdict.Interface{Name: "eth0", Kind: "veth", Attachment: verdict.Own})
+		o.Claims = append(o.Claims[1:], &verdict.Claim{Kind: verdict.WouldAnswer, Interface: on, Answer: verdict.KernelAnswer{By: verdict.ByProxyEntry}})
+		return o
+	}
 	self := func(device, kind string) []verdict.Owner {
 		ns := w.Host("node-a")
 		i := w.Interface(ns, verdict.Interface{Name: device, Kind: kind, Attachment: verdict.Own})
@@ -370,6 +377,7 @@ func findings() map[string]verdict.Finding {
 		"orphaned-sandbox, whose address is free":   find(verdict.FindingOrphanedSandbox, &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: "/var/lib/cni/networks/cbr0", State: ipam.Known}, Node: w.Node("node-h")}, "10.244.0.5", []verdict.Owner{orphan("")}),
 		"orphaned-sandbox, of a pod that has ended": find(verdict.FindingOrphanedSandbox, nil, "10.244.0.5", []verdict.Owner{orphan("Succeeded")}),
 		"shared-address-answered":                   find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a", verdict.Claim{Kind: verdict.Answered}), local("node-b", verdict.Claim{Kind: verdict.WouldAnswer})}),
+		"shared-address-answered of proxies":        find(verdict.FindingSharedAddressAnswered, nil, "192.0.2.200", []verdict.Owner{proxy("node-a"), proxy("node-b")}),
 		"shared-address-answered of bridges":        find(verdict.FindingSharedAddressAnswered, nil, "172.17.0.1", []verdict.Owner{bridged("node-a"), bridged("node-b")}),
 		"vip-held-elsewhere kube-vip":               virtual(w, vip.KubeVIP.Name, true, true),
 		"vip-held-elsewhere kube-vip, by it alone":  virtual(w, vip.KubeVIP.Name, true, false),

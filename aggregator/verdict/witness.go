@@ -83,16 +83,20 @@ func (o *Owner) WouldAnswer() bool {
 
 // AnswerTogether returns the owners that do not have the address on a link but answer for it there, by frames after since or as
 // their kernels would, if one of them was seen to answer or, with the address on a loopback or dummy device, to announce it; nil
-// if there are no two. A node with rules about ARP may well drop its answers.
+// if there are no two. A node with rules about ARP may well drop its answers. If nobody is known to have the address, a proxy entry
+// for it says that whoever has it is behind the node: with such entries on two nodes, it may be given to two hosts. proxy_arp alone,
+// as on two routers to one network, says no such thing.
 func (c *Case) AnswerTogether(owners []Owner, since Stamp) []Owner {
+	unknown := !slices.ContainsFunc(owners, func(o Owner) bool { return o.Alive() && o.Excluded == nil })
 	would := func(o *Owner, l extent) bool {
-		return (o.ExcludedBy(RuleLoopbackOrDummy) || o.Excluded == nil && o.Assigned) && slices.ContainsFunc(o.Claims, func(k *Claim) bool {
-			return k.Kind == WouldAnswer && k.Answer.Filter != FilterRules && linkScope(k).canonical() == l
+		proxy := unknown && o.ExcludedBy(RuleReachableVia)
+		return (proxy || o.ExcludedBy(RuleLoopbackOrDummy) || o.Excluded == nil && o.Assigned) && slices.ContainsFunc(o.Claims, func(k *Claim) bool {
+			return k.Kind == WouldAnswer && (!proxy || k.Answer.By == ByProxyEntry) && k.Answer.Filter != FilterRules && linkScope(k).canonical() == l
 		})
 	}
 	did := func(o *Owner, frame *Claim, l extent) bool {
 		return frame.Wire() && !frame.Weak() && linkScope(frame).canonical() == l && (frame.shows(since) || would(o, l)) &&
-			(o.ExcludedBy(RuleLoopbackOrDummy) || o.Excluded == nil && c.weakHost(o, frame))
+			(o.ExcludedBy(RuleLoopbackOrDummy) || o.Excluded == nil && c.weakHost(o, frame) || o.ExcludedBy(RuleReachableVia) && would(o, l))
 	}
 	for i := range owners {
 		for _, shown := range owners[i].Claims {
