@@ -350,6 +350,17 @@ func TestLinkLocalAddressesMeetOnOtherNodesByTheWireOnly(t *testing.T) {
 	}
 }
 
+// Two routers have made one link-local address from the MAC of a virtual router. Frames with that MAC may be of either.
+func TestLinkLocalAddressesOfOneVirtualMACAreUnseen(t *testing.T) {
+	const virtual = "\x00\x00\x5e\x00\x02\x05"
+	w := newWorld("fe80::200:5eff:fe00:205")
+	for _, port := range verdicttest.OnLAN(w.World, "n1", "n2") {
+		w.Assigned(w.Interface(port.Namespace, verdict.Interface{Name: "vrrp6-5", Kind: "macvlan", MAC: virtual, Attachment: verdict.Own, Link: port.Link}))
+		w.Wire(port, virtual)
+	}
+	w.wantNone(t)
+}
+
 func TestAConflictIsNamedByTheFirstLinkOfItsOwners(t *testing.T) {
 	w := newWorld("192.168.1.100")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")

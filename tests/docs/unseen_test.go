@@ -15,6 +15,7 @@ var unseen = map[string]string{
 	"**MACs of other places":       "TestAMACByThePortOfAnotherIsCloned TestOneMACOfANodeAndOfAMachineOutsideIsUnseen",
 	"**Beliefs**":                  "TestBeliefsThatAreNotStale TestBeliefsThatDifferArePublished",
 	"**Copies":                     "TestTwoCopiesOfAVirtualMachineAreOneOwner TestNodesWithTheSameBootIDAndNamespace",
+	"**Link-local addresses":       "TestLinkLocalAddressesOfOneVirtualMACAreUnseen",
 	"**Who gave an address up":     "TestHostThatGivesAStaticAddressUpToAnotherMachineIsReported TestAddressThatWasGivenUpToAnotherHost",
 	"**What exceeds a limit":       "TestFramesLostToAFullRingAreReportedLater TestFloodOfMadeUpAddressesIsLimitedAndCounted TestAFloodHidesNoDuplicateAndIsNamed TestTheBudgetOfANode",
 	"**Ports of Open vSwitch":      "TestTenantsWithoutTheKubernetesAPI TestPodsOnOpenVSwitchPorts TestTenantsOfTheCluster TestNetworksOfPods",
