@@ -246,6 +246,9 @@ func (f *Facts) joinLinks(n *Node, c uint32) {
 		return
 	}
 	w := n.wires.at(one.wire())
+	if j := n.joints[w.link]; j != nil {
+		f.topology.Received(j)
+	}
 	hw := n.hardware.at(w.hardware)
 	if w.link == 0 || w.source.form != noMAC || !hw.mac.identifiesOne() || verdict.MAC(hw.mac.bytes[:]).Group() {
 		return

@@ -337,6 +337,32 @@ func TestLinksSeparateAfterAWhile(t *testing.T) {
 	s.wantDomains("another frame", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
+// A card at the mirror port of a switch receives frames of two VLANs, whose nodes receive frames of others only.
+func TestFramesOfAMirrorPortProveNoLink(t *testing.T) {
+	for _, mirrored := range []bool{true, false} {
+		s := newScene(t)
+		a, c := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.2"))
+		monitor := s.joins("n3", "b3", 1, lan(4))
+		for i := range uint32(4 * provenAfter) {
+			monitor.report(seen("10.0.0.1", records.MAC(2), i+1))
+			monitor.report(seen("10.0.0.2", records.MAC(3), i+1))
+			if mirrored {
+				a.report(seen("10.0.0.8", []byte{2, 0, 0, 0, 0, 98}, i+1))
+				c.report(seen("10.0.0.9", []byte{2, 0, 0, 0, 0, 99}, i+1))
+			}
+			s.after(s.Policy.StaleAfter / 3)
+			if at := s.Ring(); at != 0 && at <= s.now {
+				s.Ring()
+			}
+		}
+		want := []string{"n1 n1/eth0 n1/eth0", "n3 n1/eth0 n1/eth0"}
+		if mirrored {
+			want = []string{"n1 n1/eth0 -", "n3 n1/eth0 -"}
+		}
+		s.wantDomains(fmt.Sprint("mirrored ", mirrored), "10.0.0.1", want...)
+	}
+}
+
 // A frame keeps links joined only for as long as it counts, regardless of other links in their
 // domain.
 func TestOtherLinksDoNotKeepLinksTogether(t *testing.T) {

@@ -44,6 +44,19 @@ type Link struct {
 	Ended bool
 	// joints are the positions of the link in each layer.
 	joints [layers]joint
+	// listens is what frames in one direction have shown; nil if they have shown nothing.
+	listens *listening
+	// receives is the generation after the one in which a frame entered the link last; 0 if none did.
+	receives uint32
+}
+
+// listening is what frames in one direction have shown about the link that they entered.
+type listening struct {
+	// to is one of the links whose frames entered, until a generation has ended without them.
+	to         *Link
+	generation uint32
+	// copies is the generation after the one in which the frames were copies; 0 if they never were.
+	copies uint32
 }
 
 // A joint is the position of a link in one layer.
@@ -87,6 +100,9 @@ type oneWay struct {
 // frames in both directions. In the layer BothWays, frames must have entered in both directions: behind
 // a repeater that replaces hardware addresses, frames of the LAN enter a node again and again, but its
 // own hardware address is never seen on the LAN.
+//
+// A mirror port of a switch (SPAN) receives copies of frames, and its own frames go nowhere. If it mirrors several VLANs, frames of
+// links enter it that receive frames, but not those of each other, as they would on a LAN: then they prove nothing (copied).
 //
 // Each layer is a forest of stitches, so that a LAN of n nodes needs n stitches instead of one for
 // each pair of nodes. Stitches age in generations. Each generation builds its own forest, and the
@@ -176,9 +192,29 @@ func (t *Topology) Sighted(entered, home *Link, mac verdict.MAC, seen, now verdi
 	if one.times < provenAfter && (one.times == 0 || one.seen >= one.counted.Add(t.staleAfter/(provenAfter-1))) {
 		one.times, one.counted = one.times+1, one.seen
 	}
-	if one.times == provenAfter {
+	if one.times == provenAfter && !t.copied(entered, home) {
 		t.stitch(ByProof, st, now)
 	}
+}
+
+// Received records that a frame entered a link through an uplink.
+func (t *Topology) Received(l *Link) { l.receives = t.generation + 1 }
+
+// copied reports whether the frames that enter a link are copies. Frames of its own have entered no other link. A link that receives
+// nothing, because its agent cannot see frames, does not show that it is apart from another one.
+func (t *Topology) copied(entered, home *Link) bool {
+	recent := func(since uint32) bool { return since != 0 && since >= t.generation }
+	if entered.listens == nil {
+		entered.listens = &listening{}
+	}
+	is, d := entered.listens, home.domain(BothWays)
+	switch {
+	case is.to == nil || is.to.Ended || is.to == home || is.generation+1 < t.generation || !recent(is.to.receives):
+		is.to, is.generation = home, t.generation
+	case recent(home.receives) && (d == nil || d != is.to.domain(BothWays)):
+		is.copies = t.generation + 1
+	}
+	return recent(is.copies) && entered.domain(BothWays) == nil
 }
 
 // root returns the representative of the links that the current generation connects to l in a

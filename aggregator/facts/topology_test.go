@@ -108,6 +108,57 @@ func TestRepeatedFramesProveNoOtherDirection(t *testing.T) {
 	want("a frame in the other direction", true, true)
 }
 
+// A mirror port of a switch receives frames of two VLANs, whose nodes receive none of each other.
+func TestCopiesOfFramesProveNothing(t *testing.T) {
+	for _, test := range []struct {
+		name                   string
+		both, deafHome, repeat bool
+		heard                  bool // frames of the link that they enter are received elsewhere
+		want                   bool
+	}{
+		{name: "of two VLANs"},
+		{name: "of two VLANs, for longer", repeat: true},
+		{name: "that a host forges", heard: true, repeat: true, want: true},
+		{name: "of one LAN", both: true, repeat: true, want: true},
+		{name: "nodes that receive no frames", deafHome: true, want: true},
+	} {
+		s := NewTopology(time.Minute, func(*Link, []*Link) {}, func(*Link) {})
+		link := func(node string) *Link { return &Link{Node: &verdict.Node{Name: node}, Name: "eth0"} }
+		a, c, monitor := link("a"), link("c"), link("monitor")
+		now := verdict.Stamp(1)
+		if test.heard {
+			neighbour := link("neighbour")
+			s.Sighted(monitor, neighbour, "n", now, now)
+			s.Sighted(neighbour, monitor, "m", now, now)
+		}
+		generations := 1
+		if test.repeat {
+			generations = 3
+		}
+		for g := range generations {
+			if g > 0 {
+				s.Rotate(now)
+			}
+			for range provenAfter {
+				for _, l := range []*Link{a, c} {
+					s.Sighted(monitor, l, verdict.MAC(l.Node.Name), now, now)
+					if !test.deafHome {
+						s.Received(l)
+					}
+				}
+				if test.both {
+					s.Sighted(a, c, "c", now, now)
+					s.Sighted(c, a, "a", now, now)
+				}
+				now = now.Add(s.staleAfter / (provenAfter - 1))
+			}
+		}
+		if got := a.Domain(ByProof) != nil && a.Domain(ByProof) == c.Domain(ByProof); got != test.want {
+			t.Errorf("copies of frames %s: got one LAN %t, want %t", test.name, got, test.want)
+		}
+	}
+}
+
 func connected(edges [][2]*Link, from, to *Link) bool {
 	reached := []*Link{from}
 	for i := 0; i < len(reached); i++ {
