@@ -16,6 +16,11 @@ const Replaced = unicode.ReplacementChar
 // Printable reports whether a string can be displayed unchanged: it is valid UTF-8, and no
 // character moves the cursor, changes the direction of writing, or is invisible.
 func Printable(s string) bool {
+	ascii := 0
+	for ascii < len(s) && ' ' <= s[ascii] && s[ascii] <= '~' {
+		ascii++
+	}
+	s = s[ascii:] // usually empty
 	for i, r := range s {
 		if !unicode.IsPrint(r) || r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)) {
 			return false

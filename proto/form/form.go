@@ -86,22 +86,22 @@ func Text(most int) Form { return Form{most: most, allowed: unicode.IsPrint} }
 // Word returns the form of generated names, such as IDs, of up to most bytes. Invalid strings are
 // dropped.
 func Word(most int) Form {
-	return Form{most: most, valid: func(s string) bool { return alphanumeric(rune(s[0])) && only(s, wordRune) }}
+	return Form{most: most, valid: isWord}
 }
 
 // The forms of fields. In names that people choose, characters that are not allowed are replaced:
 // an owner holds its address whatever its name is.
 var (
 	// Digits is a decimal number, such as an inode.
-	Digits = Form{most: 20, valid: func(s string) bool { return only(s, digit) }}
+	Digits = Form{most: 20, valid: digits.all}
 	// ID is the ID of a container, a pod or a boot.
 	ID = Word(512)
 	// Node is the name of a node: its Kubernetes name or its hostname.
-	Node = Form{most: 253, valid: func(s string) bool { return alphanumeric(rune(s[0])) && only(s, wordRune) }, allowed: wordRune}
+	Node = Form{most: 253, valid: isWord, allowed: wordChars.has}
 	// Label is a DNS label (RFC 1123), such as the name of a Kubernetes namespace.
-	Label = Form{most: 63, valid: isLabel, allowed: labelRune}
+	Label = Form{most: 63, valid: isLabel, allowed: labelChars.has}
 	// Subdomain is a DNS subdomain (RFC 1123), such as the name of a pod.
-	Subdomain = Form{most: 253, valid: isSubdomain, allowed: func(r rune) bool { return r == '.' || labelRune(r) }}
+	Subdomain = Form{most: 253, valid: isSubdomain, allowed: func(r rune) bool { return r == '.' || labelChars.has(r) }}
 	// Interface is a printable name that Linux accepts for an interface (dev_valid_name in
 	// net/core/dev.c).
 	Interface = Form{most: 15, valid: func(s string) bool { return s != "." && s != ".." && only(s, interfaceRune) }, allowed: interfaceRune}
@@ -130,27 +130,55 @@ func only(s string, allowed func(rune) bool) bool {
 	return true
 }
 
-func digit(r rune) bool { return '0' <= r && r <= '9' }
+// chars is a set of ASCII characters. Other bytes are not in it.
+type chars [256]bool
 
-func alphanumeric(r rune) bool {
-	return digit(r) || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+func charsOf(all string) *chars {
+	var c chars
+	for i := range len(all) {
+		c[all[i]] = true
+	}
+	return &c
 }
 
-func wordRune(r rune) bool { return alphanumeric(r) || r == '-' || r == '_' || r == '.' }
+const (
+	decimal = "0123456789"
+	small   = "abcdefghijklmnopqrstuvwxyz"
+	capital = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
 
-func labelRune(r rune) bool { return digit(r) || 'a' <= r && r <= 'z' || r == '-' }
+var (
+	digits       = charsOf(decimal)
+	alphanumeric = charsOf(decimal + small + capital)
+	wordChars    = charsOf(decimal + small + capital + "-_.")
+	labelChars   = charsOf(decimal + small + "-")
+)
+
+func (c *chars) has(r rune) bool { return 0 <= r && r < utf8.RuneSelf && c[r] }
+
+// all reports whether all characters of a string are in the set.
+func (c *chars) all(s string) bool {
+	for i := range len(s) {
+		if !c[s[i]] {
+			return false
+		}
+	}
+	return true
+}
+
+func isWord(s string) bool { return alphanumeric[s[0]] && wordChars.all(s) }
 
 func interfaceRune(r rune) bool {
 	return unicode.IsPrint(r) && r != ' ' && r != '/' && r != ':'
 }
 
 func isLabel(s string) bool {
-	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' && only(s, labelRune)
+	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' && labelChars.all(s)
 }
 
 func isSubdomain(s string) bool {
 	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 253 || label[0] == '-' || label[len(label)-1] == '-' || !only(label, labelRune) {
+		if label == "" || len(label) > 253 || label[0] == '-' || label[len(label)-1] == '-' || !labelChars.all(label) {
 			return false
 		}
 	}
@@ -162,7 +190,7 @@ func isSubdomain(s string) bool {
 func pid(process string) string {
 	pid, closed := strings.CutSuffix(process[strings.LastIndexByte(process, '(')+1:], ")")
 	pid = strings.TrimSuffix(pid, ", ended")
-	if !closed || pid == "" || len(pid) > 10 || !only(pid, digit) {
+	if !closed || pid == "" || len(pid) > 10 || !digits.all(pid) {
 		return ""
 	}
 	return pid
