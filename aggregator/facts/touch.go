@@ -27,6 +27,9 @@ func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived b
 	if f.Policy.ReusedWithin == 0 && !f.OwnersWatched() {
 		return nil, false
 	}
+	if !f.Claimed(a) { // as after a start: an address without claims has no owners
+		return nil, true
+	}
 	judged := f.Policy.Judge(f.scratch.of(a, false))
 	f.scratch.Keep()
 	return judged.Owners, true
