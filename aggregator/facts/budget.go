@@ -447,7 +447,7 @@ func (f *Facts) claimCost(n *Node, a index.Address, port uint32, key claimKey, r
 			cost += linkCost + textCost(name)
 		}
 	}
-	if f.rival(n, a, port, key) {
+	if f.Claimed(a) && f.rival(n, a, port, key) {
 		cost += rivalCost
 	}
 	return min(cost+textCost(rec.GetNetwork()), math.MaxUint16) // limited by the size of the field

@@ -171,16 +171,21 @@ func (f *Facts) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*ver
 	return found
 }
 
-// claimsTo yields the claims to an address, with their nodes.
+// claimsTo yields the claims to an address, with their nodes. Nested iterators would be allocated for each address.
 func (f *Facts) claimsTo(a index.Address) iter.Seq2[*Node, uint32] {
 	return func(yield func(*Node, uint32) bool) {
-		for r := range f.addresses.all(a) {
+		r, others := f.addresses.first(a)
+		for r != 0 {
 			n := f.nodes[r.node()]
-			for c := range n.same(r.index()) {
+			for c := r.index(); c != 0; c = n.claims.at(c).alike {
 				if !yield(n, c) {
 					return
 				}
 			}
+			if len(others) == 0 {
+				return
+			}
+			r, others = others[0], others[1:]
 		}
 	}
 }

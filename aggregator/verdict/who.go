@@ -2,9 +2,7 @@ package verdict
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
-	"strings"
 )
 
 // Who is a Workload packed into one string. There is one for each network namespace of a cluster,
@@ -65,14 +63,30 @@ func encodeText(text string) (form int, raw string) {
 	if len(text) < shortestHex {
 		return plain, text
 	}
-	form, digits := hexadecimal, text
+	form = hexadecimal
 	if text[8] == '-' && text[13] == '-' && text[18] == '-' && text[23] == '-' {
-		form, digits = uuid, text[:8]+text[9:13]+text[14:18]+text[19:23]+text[24:]
+		form = uuid
 	}
-	if b, err := hex.DecodeString(digits); err == nil && !strings.ContainsAny(digits, "ABCDEF") {
-		return form, string(b)
+	var few [72]byte
+	digits := few[:0]
+	for i := range len(text) {
+		switch c := text[i]; {
+		case '0' <= c && c <= '9':
+			digits = append(digits, c-'0')
+		case 'a' <= c && c <= 'f':
+			digits = append(digits, c-'a'+10)
+		case form == uuid && (i == 8 || i == 13 || i == 18 || i == 23):
+		default:
+			return plain, text
+		}
 	}
-	return plain, text
+	if len(digits)%2 != 0 {
+		return plain, text
+	}
+	for i := 0; i < len(digits); i += 2 {
+		digits[i/2] = digits[i]<<4 | digits[i+1]
+	}
+	return form, string(digits[:len(digits)/2])
 }
 
 // decodeText decodes a text.
