@@ -58,6 +58,17 @@ func Pack(text string) Packed {
 	return Packed(pack(nil, text))
 }
 
+// unhex has the values of the lower-case hexadecimal digits, and 255 for other bytes.
+var unhex = func() (values [256]byte) {
+	for i := range values {
+		values[i] = 255
+	}
+	for v, c := range []byte("0123456789abcdef") {
+		values[c] = byte(v) //nolint:gosec // below 16
+	}
+	return values
+}()
+
 // encodeText returns the shortest encoding of a text.
 func encodeText(text string) (form int, raw string) {
 	if len(text) < shortestHex {
@@ -70,13 +81,9 @@ func encodeText(text string) (form int, raw string) {
 	var few [72]byte
 	digits := few[:0]
 	for i := range len(text) {
-		switch c := text[i]; {
-		case '0' <= c && c <= '9':
-			digits = append(digits, c-'0')
-		case 'a' <= c && c <= 'f':
-			digits = append(digits, c-'a'+10)
-		case form == uuid && (i == 8 || i == 13 || i == 18 || i == 23):
-		default:
+		if v := unhex[text[i]]; v < 16 {
+			digits = append(digits, v)
+		} else if form != uuid || i != 8 && i != 13 && i != 18 && i != 23 {
 			return plain, text
 		}
 	}
