@@ -121,7 +121,7 @@ var parts = []part{
 	{"runtime", fmt.Sprintf("%d sandboxes of a real containerd", sandboxes), runtimeRows},
 	{"agents", fmt.Sprintf("%d simulated agents, and an aggregator that is killed", crowdNodes), agentRows},
 	{"scale", fmt.Sprintf("memory in clusters of up to %d nodes with %d owners each", largest, scaleOwners), scaleRows},
-	{"large", fmt.Sprintf("a restart, idle CPU, pages and a watch with %d nodes", largest), largeRows},
+	{"large", fmt.Sprintf("restarts, agents that connect again, idle CPU, pages and a watch with %d nodes", largest), largeRows},
 	{"resync", fmt.Sprintf("%d agents that report at once, with duplicates and queries meanwhile", largest), resyncRows},
 	{"cores", "judged changes with one core and with two", coresRows},
 	{"replicas", fmt.Sprintf("1 to %d equal replicas", mostReplicas), replicaRows},

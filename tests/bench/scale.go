@@ -94,7 +94,7 @@ func scaleOf(ctx context.Context, bin string, nodes int) (rows []row, err error)
 	return append(rows, connected...), err
 }
 
-// largeRows measures a restart, idle CPU, pages and a watch in the largest cluster.
+// largeRows measures restarts, agents that connect again, idle CPU, pages and a watch in the largest cluster.
 func largeRows(ctx context.Context, bin string) (rows []row, err error) {
 	c, err := newCrowd(bin, largest, scaleNetwork...)
 	if err != nil {
@@ -112,7 +112,7 @@ func largeRows(ctx context.Context, bin string) (rows []row, err error) {
 	if err := c.complete(ctx); err != nil {
 		return nil, err
 	}
-	for _, measure := range []func(context.Context) ([]row, error){c.resync, c.rest, c.pages, c.watch} {
+	for _, measure := range []func(context.Context) ([]row, error){c.resync, c.reconnect, c.rest, c.pages, c.watch} {
 		more, err := measure(ctx)
 		if rows = append(rows, more...); err != nil {
 			return rows, err
@@ -128,6 +128,7 @@ const resyncs = 3
 // owners again.
 func (c *crowd) resync(ctx context.Context) ([]row, error) {
 	var whole, aggregator, agents []time.Duration
+	most := 0.0
 	for range resyncs {
 		c.kill()
 		if err := c.start(ctx); err != nil {
@@ -146,6 +147,11 @@ func (c *crowd) resync(ctx context.Context) ([]row, error) {
 			return nil, err
 		}
 		aggregator, agents = append(aggregator, after.aggregator), append(agents, after.agents-before.agents)
+		peak, err := c.memory("VmHWM")
+		if err != nil {
+			return nil, err
+		}
+		most = max(most, peak)
 	}
 	median := quantile(whole, 0.5)
 	return []row{
@@ -154,6 +160,44 @@ func (c *crowd) resync(ctx context.Context) ([]row, error) {
 			fmt.Sprintf("%.2f s (%.2f … %.2f)", median.Seconds(), quantile(whole, 0).Seconds(), quantile(whole, 1).Seconds()), "≤ 5 s", median <= 5*time.Second,
 		},
 		spent{quantile(aggregator, 0.5), quantile(agents, 0.5)}.row(),
+		{"  peak RSS of the aggregator until then", fmt.Sprintf("%.0f MiB", most), "", true},
+	}, nil
+}
+
+// cutOffFor is how long the agents' network fails.
+const cutOffFor = 5 * time.Second
+
+// reconnect ends all streams, and measures the CPU until the aggregator, which goes on, knows all nodes again. It begins
+// before the streams end, because the aggregator also judges the addresses of nodes that it no longer hears.
+func (c *crowd) reconnect(ctx context.Context) ([]row, error) {
+	before, err := c.spent()
+	if err != nil {
+		return nil, err
+	}
+	c.fleet.Stop()
+	if err := c.known(ctx, 0, c.owners); err != nil {
+		return nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(cutOffFor):
+	}
+	begin := time.Now()
+	if err := c.fleet.Connect(); err != nil {
+		return nil, err
+	}
+	if err := c.complete(ctx); err != nil {
+		return nil, err
+	}
+	whole := time.Since(begin)
+	after, err := c.spent()
+	if err != nil {
+		return nil, err
+	}
+	return []row{
+		{fmt.Sprintf("%d agents whose network fails for %.0f s: until all are known again", c.nodes, cutOffFor.Seconds()), fmt.Sprintf("%.2f s", whole.Seconds()), "", true},
+		after.since(before).row(),
 	}, nil
 }
 
