@@ -3,6 +3,7 @@ package wire
 import (
 	"cmp"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -28,8 +29,9 @@ type floods struct {
 	log  *slog.Logger
 	mu   sync.Mutex
 	last time.Time // time of the last look
-	// limited is the observer's counter of all ports at the last look.
+	// limited is the observer's counter of all ports at the last look, and byTable has those of the table.
 	limited uint64
+	byTable map[int32]uint64
 	by      map[int32]*flood
 }
 
@@ -56,14 +58,27 @@ type counted struct {
 
 // readCounters reads the counters once.
 func (w *Wire) readCounters(now time.Time) {
-	if w.floods.look(w.leftOut(), now) {
+	byTable := w.table.LeftOut()
+	limited := w.frames(bpf.ResultLimited) // before those of the ports, which may rise meanwhile
+	if !w.floods.rest(limited, byTable, now) && w.floods.look(w.leftOut(limited, byTable), now) {
 		w.StatusChanged()
 	}
 }
 
-func (w *Wire) leftOut() (out []counted) {
-	byTable := w.table.LeftOut()
-	limited := w.frames(bpf.ResultLimited) // before those of the ports, which may rise meanwhile
+// rest reports whether no port floods and no counter has changed since the last look, so that another one would find nothing.
+func (f *floods) rest(limited uint64, byTable map[int32]uint64, now time.Time) bool {
+	if limited != f.limited || !maps.Equal(byTable, f.byTable) || f.count() > 0 {
+		f.byTable = byTable
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = now
+	return true
+}
+
+// leftOut returns the counters of each port.
+func (w *Wire) leftOut(limited uint64, byTable map[int32]uint64) (out []counted) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	rose := limited != w.floods.limited

@@ -357,7 +357,7 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 		if limitedOn["x"] == 0 || lost == 0 {
 			t.Fatalf("flood: got %d limited and %d lost frames, want both", limitedOn["x"], lost)
 		}
-		for _, c := range w.leftOut() {
+		for _, c := range w.leftOut(w.frames(bpf.ResultLimited), w.table.LeftOut()) {
 			if c.limited != limitedOn[c.name] {
 				t.Errorf("limited frames of %s: got %d, want %d", c.name, c.limited, limitedOn[c.name])
 			}
