@@ -28,10 +28,10 @@ const (
 	acknowledgementFeed = "acknowledgements"
 	// maxAcknowledgements is the maximum number of acknowledgements.
 	maxAcknowledgements = 10000
-	// maxReason is the maximum length of a reason in bytes, and longest the longest duration of an
-	// acknowledgement, as in package live.
-	maxReason = 1024
-	longest   = 366 * 24 * time.Hour
+	// MaxReason is the maximum length of a reason in bytes.
+	MaxReason = 1024
+	// LongestAcknowledgement is one year, even if it is a leap year.
+	LongestAcknowledgement = 366 * 24 * time.Hour
 	// mostAhead is how far the clock of the replica that wrote an acknowledgement may be ahead.
 	mostAhead = time.Hour
 )
@@ -123,13 +123,13 @@ func readAcknowledgement(o *ipam.Object) (ipam.Key, *acknowledgementRecord) {
 	switch {
 	case r.Reason == "":
 		r.problem = "spec.reason is missing: give the reason why the conflict is acknowledged"
-	case len(r.Reason) > maxReason:
-		r.problem = fmt.Sprintf("spec.reason has %d bytes, but the limit is %d", len(r.Reason), maxReason)
+	case len(r.Reason) > MaxReason:
+		r.problem = fmt.Sprintf("spec.reason has %d bytes, but the limit is %d", len(r.Reason), MaxReason)
 	case r.Expires.IsZero():
 		r.problem = "spec.expiresAt is missing: give a time like 2030-01-31T12:00:00Z"
 	case r.At.After(time.Now().Add(mostAhead)):
 		r.problem = "spec.acknowledgedAt is in the future: omit it"
-	case r.Expires.Sub(r.At) > longest:
+	case r.Expires.Sub(r.At) > LongestAcknowledgement:
 		r.problem = "spec.expiresAt is more than a year after the acknowledgement: choose an earlier time, and acknowledge the conflict again then"
 	}
 	return o.Key(), r

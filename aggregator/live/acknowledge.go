@@ -23,14 +23,10 @@ import (
 )
 
 const (
-	// maxReason is the maximum length of a reason in bytes.
-	maxReason = 1024
 	// saveAgainAfter is the time after which a failed write is retried.
 	saveAgainAfter = 10 * time.Second
 	// unseenFor is how long an object that this replica wrote may be missing in its mirror.
 	unseenFor = 30 * time.Second
-	// longestAcknowledgement is one year, even if it is a leap year.
-	longestAcknowledgement = 366 * 24 * time.Hour
 )
 
 // acknowledgement records that a user accepts a conflict with its current owners, in this episode,
@@ -283,8 +279,8 @@ func (a *Acknowledgements) requested(q *pb.AcknowledgeConflictRequest, by string
 	case q.GetWithdraw():
 	case reason == "":
 		return bad("reason is missing: give the reason why the conflict is acknowledged")
-	case len(reason) > maxReason:
-		return bad("reason has %d bytes, but the limit is %d", len(reason), maxReason)
+	case len(reason) > kube.MaxReason:
+		return bad("reason has %d bytes, but the limit is %d", len(reason), kube.MaxReason)
 	case q.GetExpiresAt() == nil:
 		return bad("expires_at is missing: give a time like %s", now.Add(24*time.Hour).Time().Format(time.RFC3339))
 	case !q.GetExpiresAt().IsValid():
@@ -292,7 +288,7 @@ func (a *Acknowledgements) requested(q *pb.AcknowledgeConflictRequest, by string
 	case !expires.After(now.Time()):
 		return bad("expires_at is %s, but the current time is %s: give a future time, or withdraw the acknowledgement",
 			expires.Format(time.RFC3339), now.Time().Format(time.RFC3339))
-	case expires.After(now.Add(longestAcknowledgement).Time()):
+	case expires.After(now.Add(kube.LongestAcknowledgement).Time()):
 		return bad("expires_at is %s: an acknowledgement lasts at most a year; acknowledge the conflict again when it ends", expires.Format(time.RFC3339))
 	}
 	c := a.Conflicts.Get(q.GetId())
