@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -186,6 +187,16 @@ func TestExplainNamesTheServicesThatSendToAnAddress(t *testing.T) {
 	})
 }
 
+// deletions returns the commands that delete entries of the connection tracking, with their nodes.
+func deletions(f *pb.Finding) (all []string) {
+	for _, a := range f.GetRemedy() {
+		if strings.HasPrefix(a.GetCommand(), "conntrack -D ") {
+			all = append(all, a.GetNode()+": "+a.GetCommand())
+		}
+	}
+	return all
+}
+
 // An entry of the connection tracking that is older than the owner of the address was made for its former owner.
 func TestExplainNamesNATEntriesForAFormerOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -204,18 +215,20 @@ func TestExplainNamesNATEntriesForAFormerOwner(t *testing.T) {
 		pod.Claims[0].AssignedAt = timestamppb.New(got)
 		n1.send(snapshot(hello("n1", 1), pod, bridged(3, "client", "10.244.0.4"))).sync()
 		time.Sleep(5 * time.Second)
+		var findings []*pb.Finding
 		explained := func() *pb.Senders {
 			out, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: addr, Senders: true})
 			if err != nil {
 				t.Fatal(err)
 			}
+			findings = out.GetFindings()
 			return out.GetSenders()
 		}
 		unknown := entry(4003, 0)
 		unknown.ExistedAt = nil
 		for name, entries := range map[string][]*pb.TranslationRecord{"none": nil, "younger ones": {entry(4001, 0), entry(4002, time.Second)}, "of unknown age": {unknown}} {
-			if answer.Translations = entries; explained() != nil {
-				t.Errorf("entries %s: got %v, want nothing", name, explained())
+			if answer.Translations = entries; explained() != nil || len(findings) > 0 {
+				t.Errorf("entries %s: got %v, %v, want nothing", name, explained(), findings)
 			}
 		}
 		answer.TranslationsRead = pb.TranslationRecord_SOME
@@ -225,15 +238,87 @@ func TestExplainNamesNATEntriesForAFormerOwner(t *testing.T) {
 			t.Fatalf("got %v, want both entries", s)
 		}
 		one := s.GetTranslations()[0]
-		if !one.GetFormer() || one.GetNode() != "n1" || one.GetSource() != "10.244.0.4:4002" || one.GetWorkload().GetName() != "client" || one.GetDestination() != "10.96.0.10:80" ||
-			one.GetCommand() != "conntrack -D -p tcp --orig-src 10.244.0.4 --sport 4002 --orig-dst 10.96.0.10 --dport 80 --reply-src 10.244.0.7" {
-			t.Errorf("got %v, want the older entry, of client, and the command that deletes it", one)
+		if !one.GetFormer() || one.GetNode() != "n1" || one.GetSource() != "10.244.0.4:4002" || one.GetWorkload().GetName() != "client" || one.GetDestination() != "10.96.0.10:80" {
+			t.Errorf("got %v, want the older entry, of client", one)
 		}
-		if other := s.GetTranslations()[1]; other.GetFormer() || other.GetCommand() != "" {
-			t.Errorf("got %v, want no command for the younger entry", other)
+		if other := s.GetTranslations()[1]; other.GetFormer() {
+			t.Errorf("got %v, want that the younger entry is right", other)
+		}
+		if len(findings) != 1 {
+			t.Fatalf("got findings %v, want one", findings)
+		}
+		f := findings[0]
+		if f.GetKind() != verdict.FindingNATToFormerOwner || f.GetSeverity() != pb.Finding_WARNING || f.GetAddress() != addr || len(f.GetOwners()) != 1 || f.GetPrevious() != nil || f.GetIncident() != "" ||
+			len(f.GetTranslations()) != 1 || !proto.Equal(f.GetTranslations()[0], one) || !slices.Equal(f.GetNodes(), []string{"n1"}) {
+			t.Errorf("got %v, want a warning about the older entry, as nobody knows who had the address before", f)
+		}
+		if got := deletions(f); !slices.Equal(got, []string{"n1: conntrack -D -p tcp --orig-src 10.244.0.4 --sport 4002 --orig-dst 10.96.0.10 --dport 80 --reply-src 10.244.0.7"}) {
+			t.Errorf("got commands %q, want the one that deletes exactly that entry", got)
+		}
+		if all, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{Address: addr}); err != nil || len(all.GetFindings()) > 0 {
+			t.Errorf("got %v, %v, want no lasting finding", all, err)
 		}
 		if u := s.GetUnseen(); len(u) != 1 || u[0].GetReason() != pb.Senders_Unseen_TRANSLATIONS_TRUNCATED {
 			t.Errorf("not looked at: got %v, want further entries", u)
 		}
 	})
+}
+
+// Entries from before a restart of a workload with its own address are right; those for another workload are not.
+func TestNATEntriesAreComparedWithTheJournal(t *testing.T) {
+	l := newLab(t, Config{DataDir: t.TempDir()})
+	n1 := l.dial()
+	begun := time.Now().Truncate(time.Second)
+	pod := func(record uint32, name string, got time.Duration) *pb.ReportRequest {
+		m := podVeth(record, name, addr)
+		m.Claims[0].AssignedAt = timestamppb.New(begun.Add(got))
+		return m
+	}
+	entry := func(port uint32, existed time.Duration) *pb.TranslationRecord {
+		return &pb.TranslationRecord{Protocol: 17, Source: []byte{10, 244, 0, 4}, SourcePort: port, Destination: []byte{10, 96, 0, 10}, DestinationPort: 53, Port: 53, ExistedAt: timestamppb.New(begun.Add(existed))}
+	}
+	n1.answer = func(*pb.BeliefQuestion) *pb.BeliefAnswer {
+		return &pb.BeliefAnswer{TranslationsRead: pb.TranslationRecord_ALL, Translations: []*pb.TranslationRecord{entry(1, -50*time.Second), entry(2, -30*time.Second), entry(3, -10*time.Second), entry(4, 0)}}
+	}
+	of := func(netns string, what pb.Watch_Type) {
+		l.await(netns, &pb.ListEventsRequest{Address: addr}, func(e *pb.Event) bool { return e.GetType() == what && e.GetOwner().GetNetns() == netns })
+	}
+	explained := func() (ports []string, f *pb.Finding) {
+		out, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: addr, Senders: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(out.GetFindings()) == 0 {
+			return nil, nil
+		}
+		f = out.GetFindings()[0]
+		for _, one := range f.GetTranslations() {
+			ports = append(ports, one.GetSource())
+		}
+		return ports, f
+	}
+	n1.send(snapshot(hello("n1", 1), pod(2, "c", -60*time.Second))).sync()
+	of("4026532002", pb.Watch_ADDED)
+	n1.send(ended(2)).sync()
+	of("4026532002", pb.Watch_REMOVED)
+	n1.send(pod(3, "c", -20*time.Second)).sync()
+	of("4026532003", pb.Watch_ADDED)
+	if ports, f := explained(); f != nil {
+		t.Errorf("after a restart: got %q, %v, want nothing", ports, f)
+	}
+	n1.send(ended(3)).sync()
+	of("4026532003", pb.Watch_REMOVED)
+	n1.send(pod(4, "new", -5*time.Second)).sync()
+	of("4026532004", pb.Watch_ADDED)
+	ports, f := explained()
+	if want := []string{"10.244.0.4:1", "10.244.0.4:2", "10.244.0.4:3"}; !slices.Equal(ports, want) || f.GetSeverity() != pb.Finding_CRITICAL || f.GetPrevious().GetWorkload().GetName() != "c" || len(deletions(f)) != 1 {
+		t.Errorf("another workload: got %q, %v, want %q of c, critical", ports, f, want)
+	}
+	n1.send(ended(4)).sync()
+	of("4026532004", pb.Watch_REMOVED)
+	n1.send(pod(5, "new", -2*time.Second)).sync()
+	of("4026532005", pb.Watch_ADDED)
+	if again, f := explained(); !slices.Equal(again, ports) || f.GetPrevious().GetWorkload().GetName() != "c" {
+		t.Errorf("restarted later: got %q, %v, want those of c still", again, f)
+	}
 }

@@ -157,10 +157,9 @@ func TestIncidentAReusedAddressMeetsAnOldDNATEntry(t *testing.T) {
 		t.Errorf("got answer %q to the repeated one, want that of db, because of the old entry", got)
 	}
 	l.wantReused(addr, "node1/web", "node1/db")
-	i.found("reused-too-soon", addr)
 
-	// The command that explain prints for the other entry deletes exactly that one.
-	var left []*ipwitnessv1.Senders_Translation
+	// The commands of the finding that explain has for the other entry delete exactly that one.
+	var nat *ipwitnessv1.Finding
 	explained := func() bool {
 		var e ipwitnessv1.ExplainResponse
 		if err := l.program.Get(t.Context(), "/v1/explain?senders=true&address="+addr, &e); err != nil {
@@ -169,21 +168,30 @@ func TestIncidentAReusedAddressMeetsAnOldDNATEntry(t *testing.T) {
 			}
 			t.Fatal(err)
 		}
-		left = e.GetSenders().GetTranslations()
-		return len(left) == 1 && left[0].GetFormer()
+		if nat = nil; len(e.GetFindings()) > 0 {
+			nat = e.GetFindings()[0]
+		}
+		return len(nat.GetTranslations()) == 1
 	}
 	wait.Until(t, "the entry is known to be older than db", explained)
-	one := left[0]
-	if one.GetNode() != "node1" || one.GetSource() != "10.244.0.9:4002" || one.GetWorkload().GetName() != "client" || one.GetDestination() != service+":80" {
-		t.Errorf("got %v, want the connection of client to the Service", one)
+	one := nat.GetTranslations()[0]
+	if one.GetNode() != "node1" || one.GetSource() != "10.244.0.9:4002" || one.GetWorkload().GetName() != "client" || one.GetDestination() != service+":80" || nat.GetPrevious().GetWorkload().GetName() != "web" {
+		t.Errorf("got %v, want the connection of client to the Service, from the time of web", nat)
 	}
-	l.sh(one.GetCommand())
-	if explained(); len(left) > 0 {
-		t.Errorf("got %v after %s", left, one.GetCommand())
+	i.Found(nat, "nat-to-former-owner", i.run)
+	remedy, carried := nat.GetRemedy(), []string(nil)
+	for _, action := range remedy {
+		if strings.HasPrefix(action.GetCommand(), "conntrack -D ") {
+			l.sh(action.GetCommand())
+			carried = append(carried, action.GetCommand())
+		}
+	}
+	if explained(); nat != nil {
+		t.Errorf("got %v after %q", nat, carried)
 	}
 	if got := asks(4002); got != "web2" {
 		t.Errorf("got answer %q to the other connection, want that of web2", got)
 	}
-	i.Remedied([]*ipwitnessv1.Action{{Command: one.GetCommand()}}, one.GetCommand())
+	i.Remedied(remedy, carried...)
 	l.wantOnlyPlanted()
 }

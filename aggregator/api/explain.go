@@ -17,9 +17,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/live"
 	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -46,7 +48,7 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if q.GetSenders() {
 		answers = s.Reports.Ask(addr, access.Of(ctx).MayAsk())
 	}
-	out, f := s.explain(addr, q.GetCase(), answers)
+	out, f := s.explain(addr, q.GetCase(), answers, s.tenures(addr, answers))
 	s.addPrevious(out.GetOwners())
 	if f != nil {
 		file, err := casefile.Encode(f)
@@ -90,8 +92,8 @@ func ExplainSpecial(text string) *pb.ExplainResponse {
 
 // explain explains why an address is, or is not, in conflict. If withCase is set, it also returns a file with a
 // copy of the case, because encoding the case itself would hold the lock of the facts for too long. answers are those of
-// agents about the address; none if they were not asked.
-func (s *Service) explain(addr netip.Addr, withCase bool, answers []report.Answer) (out *pb.ExplainResponse, file *casefile.File) {
+// agents about the address, and tenures what is recorded about its owners; none if the agents were not asked.
+func (s *Service) explain(addr netip.Addr, withCase bool, answers []report.Answer, tenures map[string]audit.Tenure) (out *pb.ExplainResponse, file *casefile.File) {
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()
 	a := index.AddressOf(addr)
@@ -111,7 +113,12 @@ func (s *Service) explain(addr netip.Addr, withCase bool, answers []report.Answe
 	}
 	out = live.Explanation(s.Facts.Policy, why, s.Convert.Owner)
 	if answers != nil {
-		out.Senders = s.senders(b, c, &why, answers)
+		senders, nat := s.senders(b, c, &why, answers, tenures)
+		if out.Senders = senders; nat != nil {
+			f := s.Convert.Finding(&judge.Found{Finding: nat, Place: judge.PlaceOf(nat), Since: nat.Since}, false)
+			f.Incident = "" // which lasts, and is listed
+			out.Findings = append(out.Findings, f)
+		}
 	}
 	for _, one := range latestFirst(conflicts) {
 		out.Conflicts = append(out.Conflicts, s.Convert.Conflict(&one))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/report"
@@ -36,13 +37,16 @@ func misleads(f verdict.Finding) bool {
 }
 
 // senders returns who sends packets for the address of a case to which owner that is in a conflict or a finding, by the
-// answers of agents; nil if nobody is known to send them to the wrong one. The caller holds the facts.
-func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explanation, answers []report.Answer) *pb.Senders {
+// answers of agents, and the finding nat-to-former-owner; nil if nobody is known to send them to the wrong one. The caller holds
+// the facts.
+func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explanation, answers []report.Answer, tenures map[string]audit.Tenure) (*pb.Senders, *verdict.Finding) {
 	missed, out := make(unseen), &pb.Senders{}
-	former := s.addTranslations(out, c.Address, why.Owners, answers, missed)
-	if !former && !s.misdirected(c.Address) {
-		return nil
+	translated := s.translated(answers, missed)
+	nat := audit.Translations(s.Facts.Policy, c.Address, why.Owners, tenures, translated, c.Now)
+	if nat == nil && !s.misdirected(c.Address) {
+		return nil, nil
 	}
+	s.addTranslations(out, translated, nat)
 	involved := make(map[string]bool)
 	for _, conflict := range why.Conflicts {
 		for _, o := range conflict.Owners {
@@ -57,7 +61,7 @@ func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explan
 	var owners []*verdict.Owner
 	var indexes []uint32
 	for i := range why.Owners {
-		if o := &why.Owners[i]; (involved[o.ID] || former && o.Excluded == nil) && o.State != verdict.Gone {
+		if o := &why.Owners[i]; (involved[o.ID] || nat != nil && o.Excluded == nil) && o.State != verdict.Gone {
 			owners, indexes = append(owners, o), append(indexes, uint32(i)) //nolint:gosec // few
 		}
 	}
@@ -123,7 +127,23 @@ func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explan
 		}
 	}
 	out.Unseen = missed.all()
-	return out
+	return out, nat
+}
+
+// addTranslations adds connections that nodes send to the address, those of a finding first.
+func (s *Service) addTranslations(out *pb.Senders, all []verdict.Translation, nat *verdict.Finding) {
+	var others []*pb.Senders_Translation
+	for i := range all {
+		one := s.Convert.Translation(&all[i])
+		if one.Former = nat != nil && slices.Contains(nat.Translations, all[i]); one.Former {
+			out.Translations = append(out.Translations, one)
+		} else {
+			others = append(others, one)
+		}
+	}
+	out.TranslationCount = uint32(len(all)) //nolint:gosec // limited by the answers
+	out.Translations = append(out.Translations, others...)
+	out.Translations = out.Translations[:min(len(all), maxTranslations)]
 }
 
 // addSenders adds the holders of a belief to the senders of a receiver.

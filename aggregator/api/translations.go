@@ -1,105 +1,62 @@
 package api
 
 import (
-	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
-	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-const (
-	// maxTranslations limits the translations of an address that are named.
-	maxTranslations = 64
-	// clocksDiffer is how far the clocks of two nodes may differ after they were compared.
-	clocksDiffer = time.Second
-)
+// maxTranslations limits the translations of an address that are named.
+const maxTranslations = 64
 
 // protocols are the names of the protocols that agents report.
 var protocols = map[uint32]string{6: "tcp", 17: "udp"}
 
-// addTranslations adds the connections whose packets nodes send to an address that is not their destination, by the answers of
-// agents. It reports whether one of them was made for a former owner. The caller holds the facts.
-func (s *Service) addTranslations(out *pb.Senders, addr netip.Addr, owners []verdict.Owner, answers []report.Answer, missed unseen) (former bool) {
-	workloads := make(map[netip.Addr]*pb.Workload)
+// translated returns the connections whose packets nodes send to an address that is not their destination, by the answers of
+// agents. The caller holds the facts.
+func (s *Service) translated(answers []report.Answer, missed unseen) (all []verdict.Translation) {
+	senders := make(map[netip.Addr]*verdict.Owner)
 	for _, answer := range answers {
-		n := answer.Node
-		if reason, bad := unreadTranslations[answer.Beliefs.GetTranslationsRead()]; bad && answer.Beliefs != nil {
-			missed.count(reason, n, 1)
+		if reason, bad := unreadTranslations[answer.Beliefs.GetTranslationsRead()]; bad {
+			missed.count(reason, answer.Node, 1)
 		}
 		for _, r := range answer.Beliefs.GetTranslations() {
-			source, ok := netip.AddrFromSlice(r.GetSource())
+			from, ok := netip.AddrFromSlice(r.GetSource())
 			to, ok2 := netip.AddrFromSlice(r.GetDestination())
 			if !ok || !ok2 || protocols[r.GetProtocol()] == "" {
 				continue
 			}
-			if _, known := workloads[source]; !known && len(workloads) < maxTranslations {
-				workloads[source] = s.workloadWith(source)
+			if _, known := senders[from]; !known && len(senders) < maxTranslations {
+				senders[from] = s.ownerOf(from)
 			}
-			t := &pb.Senders_Translation{
-				Node: n.Rec.Name, Protocol: protocols[r.GetProtocol()], Workload: workloads[source], Port: r.GetPort(),
-				Source: addrPort(source, r.GetSourcePort()), Destination: addrPort(to, r.GetDestinationPort()),
-			}
-			existed := verdict.At(r.GetExistedAt().AsTime())
-			if r.GetExistedAt() != nil {
-				t.ExistedAt = timestamppb.New(existed.Time())
-			}
-			if r.GetExistedAt() != nil && precedes(n.Rec, existed, owners) {
-				former, t.Former, t.Command = true, true, deletes(addr, t.GetProtocol(), source, to, r)
-			}
-			out.Translations = append(out.Translations, t)
+			all = append(all, verdict.Translation{
+				Node: answer.Node.Rec, Protocol: protocols[r.GetProtocol()], Sender: senders[from],
+				From: netip.AddrPortFrom(from, uint16(r.GetSourcePort())), To: netip.AddrPortFrom(to, uint16(r.GetDestinationPort())), //nolint:gosec // checked
+				Port: uint16(r.GetPort()), Zone: uint16(r.GetZone()), Existed: facts.Stamp(r.GetExistedAt()), //nolint:gosec // checked
+			})
 		}
 	}
-	slices.SortFunc(out.GetTranslations(), func(a, b *pb.Senders_Translation) int {
-		if a.GetFormer() != b.GetFormer() {
-			return map[bool]int{true: -1, false: 1}[a.GetFormer()]
-		}
-		return cmp.Or(strings.Compare(a.GetNode(), b.GetNode()), strings.Compare(a.GetProtocol(), b.GetProtocol()), strings.Compare(a.GetDestination(), b.GetDestination()), strings.Compare(a.GetSource(), b.GetSource()))
-	})
-	out.TranslationCount = uint32(len(out.GetTranslations())) //nolint:gosec // limited by the answers
-	out.Translations = out.GetTranslations()[:min(len(out.GetTranslations()), maxTranslations)]
-	return former
+	slices.SortFunc(all, audit.CompareTranslations)
+	return all
 }
 
 // unreadTranslations are the reasons why entries of the connection tracking are not known.
 var unreadTranslations = map[pb.TranslationRecord_Read]pb.Senders_Unseen_Reason{
-	pb.TranslationRecord_UNSPECIFIED:   pb.Senders_Unseen_TRANSLATIONS_UNKNOWN,
 	pb.TranslationRecord_SOME:          pb.Senders_Unseen_TRANSLATIONS_TRUNCATED,
 	pb.TranslationRecord_NOT_PERMITTED: pb.Senders_Unseen_TRANSLATIONS_NOT_PERMITTED,
 	pb.TranslationRecord_NOT_SUPPORTED: pb.Senders_Unseen_TRANSLATIONS_NOT_SUPPORTED,
 	pb.TranslationRecord_FAILED:        pb.Senders_Unseen_TRANSLATIONS_FAILED,
 }
 
-// precedes reports whether an entry of a node existed before any present owner had the address, as far as is known of all of them.
-func precedes(n *verdict.Node, existed verdict.Stamp, owners []verdict.Owner) bool {
-	any := false
-	for i := range owners {
-		o := &owners[i]
-		if o.State == verdict.Gone || o.Excluded != nil {
-			continue
-		}
-		since, apart := o.TenureSince(), clocksDiffer
-		if o.Node == n || o.Node != nil && o.Node.Name == n.Name {
-			apart = 0
-		}
-		if since == 0 || o.Node == nil || existed.Add(apart-n.Skew) >= since.Add(-o.Node.Skew) {
-			return false
-		}
-		any = true
-	}
-	return any
-}
-
-// workloadWith returns the workload that has an address; nil if none is known, or several.
-func (s *Service) workloadWith(a netip.Addr) (found *pb.Workload) {
+// ownerOf returns the owner of an address; nil if none is known, or several.
+func (s *Service) ownerOf(a netip.Addr) (found *verdict.Owner) {
 	judged := s.Facts.Policy.Judge(s.Facts.Builder().Case(index.AddressOf(a), false))
 	for i := range judged.Owners {
 		o := &judged.Owners[i]
@@ -109,18 +66,47 @@ func (s *Service) workloadWith(a netip.Addr) (found *pb.Workload) {
 		if found != nil {
 			return nil
 		}
-		found = s.Convert.Owner(a, o, judged.Owners).GetWorkload()
+		found = o
 	}
 	return found
 }
 
-// deletes returns the command that deletes exactly one entry. It deletes nothing once the entry leads elsewhere.
-func deletes(addr netip.Addr, protocol string, source, to netip.Addr, r *pb.TranslationRecord) string {
-	command := fmt.Sprintf("conntrack -D -p %s --orig-src %s --sport %d --orig-dst %s --dport %d --reply-src %s", protocol, source, r.GetSourcePort(), to, r.GetDestinationPort(), addr)
-	if r.GetZone() != 0 {
-		command += fmt.Sprintf(" --zone %d", r.GetZone())
+// tenures returns what the journal has about the owners of an address, by their IDs, if any node sends connections to it. The
+// caller does not hold the facts, because the journal may be slow.
+func (s *Service) tenures(addr netip.Addr, answers []report.Answer) map[string]audit.Tenure {
+	if s.Journal == nil || !slices.ContainsFunc(answers, func(a report.Answer) bool { return len(a.Beliefs.GetTranslations()) > 0 }) {
+		return nil
 	}
-	return command
+	owners := make(map[string]*pb.Owner)
+	s.Facts.RLock()
+	judged := s.Facts.Policy.Judge(s.Facts.Builder().Case(index.AddressOf(addr), false))
+	for i := range judged.Owners {
+		if o := &judged.Owners[i]; o.Alive() && o.Excluded == nil && len(owners) < mostPrevious {
+			owners[o.ID] = s.Convert.Owner(addr, o, judged.Owners)
+		}
+	}
+	s.Facts.RUnlock()
+	tenures := make(map[string]audit.Tenure)
+	for id, o := range owners {
+		var t audit.Tenure
+		found := false
+		was, err := s.Journal.Before(addr, func(other *pb.Owner) bool { return sameOwner(o, other) }, func(other *pb.Owner) bool {
+			switch {
+			case !hasAddress(other) || found && (sameOwner(o, other) || sameWorkload(o, other)):
+				return false
+			case !sameOwner(o, other) && !sameWorkload(o, other):
+				found = true
+				return true
+			}
+			if got := facts.Stamp(other.GetAssignedAt()); t.Since == 0 || got < t.Since {
+				t.Since = got
+			}
+			return false
+		})
+		if err == nil && was != nil {
+			t.Former = &verdict.Former{Owner: live.RecordedOwner(was.Owner, "", false), Until: verdict.At(was.Until)}
+		}
+		tenures[id] = t
+	}
+	return tenures
 }
-
-func addrPort(a netip.Addr, port uint32) string { return netip.AddrPortFrom(a, uint16(port)).String() } //nolint:gosec // checked

@@ -22,6 +22,9 @@ func Nodes(f *verdict.Finding) (names []string) {
 			add(b.Link.Node.Name)
 		}
 	}
+	for _, t := range f.Translations {
+		add(t.Node.Name)
+	}
 	if f.Former != nil {
 		add(f.Former.Owner.Node.Name)
 	}

@@ -19,6 +19,9 @@ func (f *filler) fill(v reflect.Value) {
 	case *netip.Addr:
 		*into = netip.AddrFrom4([4]byte{10, 0, byte(f.n >> 8), byte(f.n)})
 		return
+	case *netip.AddrPort:
+		*into = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(f.n >> 8), byte(f.n)}), 80)
+		return
 	case *netip.Prefix:
 		*into = netip.MustParsePrefix("10.0.0.0/8")
 		return

@@ -89,6 +89,8 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 		t.misdirected()
 	case verdict.FindingIdentityMismatch:
 		t.misidentified()
+	case verdict.FindingNATToFormerOwner:
+		t.translated()
 	case verdict.FindingVIPHeldElsewhere:
 		t.heldElsewhere()
 	}
@@ -469,6 +471,45 @@ func (t *findingBuilder) misdirected() {
 				}.text("endpoint/listed"))
 			}
 		})
+}
+
+// translated describes connections that nodes send to the address, and that were made for a former owner.
+func (t *findingBuilder) translated() {
+	var nodes []string
+	commands := make(map[string][]string)
+	for _, one := range t.f.Translations {
+		if !slices.Contains(nodes, one.Node.Name) {
+			nodes = append(nodes, one.Node.Name)
+		}
+		commands[one.Node.Name] = append(commands[one.Node.Name], scope{
+			"protocol", one.Protocol, "from", one.From.Addr(), "fromport", one.From.Port(), "to", one.To.Addr(), "toport", one.To.Port(), "address", t.f.Address,
+			"zone", when(one.Zone != 0, fmt.Sprint(one.Zone)),
+		}.text("nat-to-former-owner/delete"))
+	}
+	var steps []advice.Action
+	for _, node := range nodes {
+		steps = append(steps, scope{
+			"where", node, "entries", plural(len(commands[node]), "entry", "entries"), "delete", strings.Join(commands[node], "\n"),
+		}.steps("nat-to-former-owner/entries")...)
+	}
+	values := []any{
+		"nodes", all(nodes), "count", plural(len(t.f.Translations), "connection", "connections"), "contested", when(len(t.f.Owners) > 1, "yes"),
+		"steps", steps, "entries", func() {
+			for _, one := range t.f.Translations {
+				sender := ""
+				if one.Sender != nil {
+					sender = placed(one.Sender)
+				}
+				t.State("%s", scope{
+					"where", one.Node.Name, "protocol", one.Protocol, "from", one.From, "sender", sender, "to", one.To, "port", one.Port, "address", t.f.Address, "existed", one.Existed,
+				}.text("nat-to-former-owner/entry"))
+			}
+		},
+	}
+	if f := t.f.Former; f != nil {
+		values = append(values, "was", &f.Owner, "known", "yes", "until", f.Until)
+	}
+	t.add(t.f.Kind, values...)
 }
 
 // misidentified describes an address for which the network enforces the policies of other pods.

@@ -352,6 +352,8 @@ func findings() map[string]verdict.Finding {
 		"stale-belief, of a tunnel":                    tunnelled(believed(find(verdict.FindingStaleBelief, nil, "10.244.2.0", self("flannel.1", "vxlan")), self("flannel.1", "vxlan")[0], verdict.EntryPermanent, true)),
 		"endpoint-of-former-owner":                     misdirected(find(verdict.FindingEndpointOfFormerOwner, nil, "10.244.0.5", host), ipam.EndpointController, ipam.EndpointController),
 		"endpoint-of-former-owner, by others":          misdirected(find(verdict.FindingEndpointOfFormerOwner, nil, "10.244.0.5", host), "", "linkerd-failover.example"),
+		"nat-to-former-owner":                          translated(find(verdict.FindingNATToFormerOwner, nil, "10.244.0.5", host), holder(w, "node-b", "front-0", "eth0"), true),
+		"nat-to-former-owner, unknown":                 translated(find(verdict.FindingNATToFormerOwner, nil, "fd00::5", host), holder(w, "node-b", "front-0", "eth0"), false),
 		"ranges-overlap of a hotspot":                  straddling("cni0"),
 		"ranges-overlap of docker":                     straddling("docker0"),
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
@@ -386,6 +388,33 @@ func findings() map[string]verdict.Finding {
 		"vip-held-elsewhere of two controllers":     ofTwoControllers(w),
 		"in-use-unallocated of an unknown owner":    find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
+}
+
+// translated completes a finding about connections that nodes send to an address. known is set if the former owner is known.
+func translated(f verdict.Finding, sender verdict.Owner, known bool) verdict.Finding {
+	at := func(text string) netip.AddrPort {
+		if f.Address.Is6() {
+			text = "[fd00::" + strings.ReplaceAll(text, ":", "]:")
+		}
+		return netip.MustParseAddrPort(text)
+	}
+	from, to := "10.244.0.9:4000", "10.96.0.10:80"
+	if f.Address.Is6() {
+		from, to = "9:4000", "10:80"
+	}
+	one := verdict.Translation{Node: f.Owners[0].Node, Protocol: "tcp", From: at(from), To: at(to), Port: 8080, Existed: start, Sender: &sender}
+	f.Translations = []verdict.Translation{one}
+	if known {
+		was := sender
+		was.Claims, was.Interface = nil, &verdict.Interface{Name: "eth0", Namespace: was.Namespace}
+		f.Former = &verdict.Former{Owner: was, Until: start}
+		other := one
+		other.Protocol, other.Zone, other.Sender = "udp", 7, nil
+		f.Translations = append(f.Translations, other)
+		other.Node = sender.Node
+		f.Translations = append(f.Translations, other)
+	}
+	return f
 }
 
 // reusedAddress completes a finding about an address that another owner had before. gap is the time

@@ -47,6 +47,11 @@ func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
 			Namespace: e.Service.Namespace, Service: e.Service.Name, Slice: e.Slice, Manager: e.Manager, PodNamespace: e.Pod.Namespace, Pod: e.Pod.Name, Uid: e.UID,
 		}
 	})
+	out.Translations = each(a.Translations, func(t verdict.Translation) *pb.Senders_Translation {
+		one := s.Translation(&t)
+		one.Former = true
+		return one
+	})
 	out.Memory = memory(a.Past, []*verdict.Pool{a.Pool})
 	var use verdict.PoolUse
 	if p := s.Facts.Pool(a.Pool); p != nil {
@@ -82,6 +87,17 @@ func (s *Converter) belief(b verdict.Belief) *pb.Belief {
 	}
 	if len(b.Receivers) > 0 {
 		out.Receiver = workloadProto(of(b.Receivers[0].Namespace))
+	}
+	return out
+}
+
+// Translation returns a connection that a node sends to an address in the format of the API. The caller holds the facts.
+func (s *Converter) Translation(t *verdict.Translation) *pb.Senders_Translation {
+	out := &pb.Senders_Translation{
+		Node: t.Node.Name, Protocol: t.Protocol, Source: t.From.String(), Destination: t.To.String(), Port: uint32(t.Port), Zone: uint32(t.Zone), ExistedAt: timestamp(t.Existed),
+	}
+	if t.Sender != nil {
+		out.Workload = workloadProto(t.Sender)
 	}
 	return out
 }

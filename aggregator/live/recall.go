@@ -558,10 +558,14 @@ func (r *Recall) conflict(m *pb.Conflict) *verdict.Conflict {
 	return c
 }
 
-// owner returns an owner of a recorded conflict. It counts as disconnected while the conflict is active.
-// It has no claims of its kernel.
+// owner returns an owner of a recorded conflict.
 func (r *Recall) owner(m *pb.Owner, active bool) verdict.Owner {
-	boot := r.boots[m.GetNode()]
+	return RecordedOwner(m, r.boots[m.GetNode()], active)
+}
+
+// RecordedOwner returns an owner from the journal, whose node had a boot ID. It counts as disconnected if it is active, and has
+// no claims of its kernel.
+func RecordedOwner(m *pb.Owner, boot string, active bool) verdict.Owner {
 	w := m.GetWorkload()
 	o := verdict.Owner{
 		Node: &verdict.Node{Name: m.GetNode(), Boot: boot, Unheard: true}, MAC: parseMAC(m.GetMac()), State: verdict.Gone,

@@ -56,6 +56,9 @@ const (
 	FindingEndpointOfFormerOwner = "endpoint-of-former-owner"
 	// FindingIdentityMismatch: the network enforces the policies of another pod for the address of a pod.
 	FindingIdentityMismatch = "identity-mismatch"
+	// FindingNATToFormerOwner: nodes send connections that were made for a former owner of the address to the one that has it
+	// now. It is found when somebody asks about the address, and is not in FindingKinds.
+	FindingNATToFormerOwner = "nat-to-former-owner"
 	// FindingDuplicateNodeName: two nodes have the same name.
 	FindingDuplicateNodeName = "duplicate-node-name"
 )
@@ -98,12 +101,14 @@ type Finding struct {
 	Stock *Stock
 	// Overlap is the pair with overlapping ranges (pod-cidr-overlap, ranges-overlap).
 	Overlap *Overlap
-	// Former is the owner that had the address before (reused-too-soon).
+	// Former is the owner that had the address before (reused-too-soon, nat-to-former-owner).
 	Former *Former
 	// Beliefs are those of the namespaces that send packets elsewhere (stale-belief).
 	Beliefs []Belief
 	// Endpoints are those of Services for the pod that had the address before (endpoint-of-former-owner).
 	Endpoints []ipam.Endpoint
+	// Translations are the connections that nodes send to the address (nat-to-former-owner).
+	Translations []Translation
 	// Namesakes are the nodes with the same name (duplicate-node-name).
 	Namesakes *Namesakes
 	// Since is when the problem began, by the aggregator's clock.
@@ -188,6 +193,21 @@ type Side struct {
 	// Unused is set for a pool that a node without pods will use for its first one, and for one that has
 	// not allocated any address of a LAN.
 	Unused bool
+}
+
+// A Translation is a connection whose packets a node sends to the address, although it is not their destination (DNAT).
+type Translation struct {
+	Node     *Node
+	Protocol string // tcp or udp
+	// From and To are the source and the destination of its first packet, and Port is the port of the address.
+	From, To netip.AddrPort
+	Port     uint16
+	// Zone is that of the connection tracking.
+	Zone uint16
+	// Existed is a time at which it existed, by the clock of the node; 0 if none is known.
+	Existed Stamp
+	// Sender is the owner of the address in From; nil if it is not known.
+	Sender *Owner
 }
 
 // Namesakes are nodes with the same name.
@@ -280,7 +300,7 @@ func (s *Spoof) Merge(other *Spoof) {
 	s.Addresses = s.Addresses[:min(len(s.Addresses), mostAddresses)]
 }
 
-// FindingKinds returns all kinds of findings, the most important first.
+// FindingKinds returns all kinds of findings that are looked for at any time, the most important first.
 func FindingKinds() []string {
 	return []string{
 		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingVIPHeldElsewhere,

@@ -138,6 +138,15 @@ func (c *auditCommand) audited(ctx context.Context) error {
 	return err
 }
 
+// onDemand returns the findings that are looked for only when somebody asks about an address.
+func (c *auditCommand) onDemand(ctx context.Context) []*pb.Finding {
+	e := &pb.ExplainResponse{}
+	if err := c.client().get(ctx, "/v1/explain", c.within(url.Values{"address": {c.address}, "senders": {"true"}}), e); err != nil {
+		c.note("Warning: the connection tracking of nodes was not looked at: %s.", err)
+	}
+	return slices.DeleteFunc(e.GetFindings(), func(f *pb.Finding) bool { return f.GetKind() != verdict.FindingNATToFormerOwner || !c.keep(f) })
+}
+
 // list shows findings as tables, or the details of the findings of one address or id. The pools and nodes of
 // the past are not known.
 func (c *auditCommand) list(ctx context.Context) error {
@@ -160,6 +169,9 @@ func (c *auditCommand) list(ctx context.Context) error {
 	}
 	if c.fixPlan && coverage.GetClusters() > 0 {
 		return errors.New("a fleet knows no steps to repair IPAM: run --fix-plan with the aggregator of the cluster (--server)")
+	}
+	if c.address != "" && c.at.IsZero() && !c.fixPlan && c.kind == "" {
+		findings = append(findings, c.onDemand(ctx)...)
 	}
 	if len(findings) == 0 {
 		if err := c.checkNode(ctx, c.filters.get("node")); err != nil {

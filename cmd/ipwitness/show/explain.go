@@ -29,12 +29,6 @@ const (
 func ExplainRecorded(w io.Writer, e *pb.ExplainResponse, layout Layout, at time.Time, lacking string) error {
 	p := &page{layout: layout, now: at}
 	p.explain(e, "")
-	if len(e.GetFindings()) > 0 {
-		p.heading("Findings:")
-		for _, f := range e.GetFindings() {
-			p.toned(findingTone(f), f.GetSeverity().String(), "  ", fmt.Sprintf("%s %s: %s", f.GetSeverity(), f.GetKind(), f.GetSummary()))
-		}
-	}
 	p.line("")
 	p.text("", lacking)
 	p.text("", "`"+layout.Program+" history "+e.GetAddress()+"` shows what happened before and after.")
@@ -58,6 +52,7 @@ func (p *page) explain(e *pb.ExplainResponse, more string) {
 	p.owners("Held by:", holding)
 	p.owners("Seen with it, but not compared:", excluded)
 	p.senders(e.GetSenders(), e.GetOwners())
+	p.findings(e.GetFindings())
 
 	unresolved := slices.DeleteFunc(slices.Clone(e.GetConflicts()), func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_RESOLVED })
 	if len(unresolved) > 0 { // the related objects of all conflicts of an address are nearly the same
@@ -86,6 +81,17 @@ func (p *page) explain(e *pb.ExplainResponse, more string) {
 			p.line("")
 			p.text("", more)
 		}
+	}
+}
+
+// findings adds findings about the address, with the steps to take if they are known.
+func (p *page) findings(all []*pb.Finding) {
+	for i, f := range all {
+		if i == 0 {
+			p.heading("Findings:")
+		}
+		p.toned(findingTone(f), f.GetSeverity().String(), "  ", fmt.Sprintf("%s %s: %s", f.GetSeverity(), f.GetKind(), f.GetSummary()))
+		p.actions("    ", f.GetRemedy())
 	}
 }
 

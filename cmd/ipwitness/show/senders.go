@@ -89,8 +89,7 @@ func (p *page) translations(s *pb.Senders) {
 		}
 		p.item(detailLead("age"), age)
 		if t.GetFormer() {
-			p.item(detailLead("wrong"), "nat-to-former-owner: it is older than what has the address now")
-			p.item(detailLead("delete it"), "`"+t.GetCommand()+"` on node "+t.GetNode())
+			p.item(detailLead("wrong"), "it is older than the owner that has the address now (finding nat-to-former-owner)")
 		}
 	}
 	if more := int(s.GetTranslationCount()) - len(s.GetTranslations()); more > 0 {
@@ -109,7 +108,6 @@ var notSeen = map[pb.Senders_Unseen_Reason]string{
 	pb.Senders_Unseen_SERVICES:     "which Services have it as an endpoint, because EndpointSlices cannot be read",
 	pb.Senders_Unseen_BEFORE_START: "IPv6 entries of namespaces from before the agents followed them",
 
-	pb.Senders_Unseen_TRANSLATIONS_UNKNOWN:       "connection tracking: the agent is too old to read it",
 	pb.Senders_Unseen_TRANSLATIONS_TRUNCATED:     "connection tracking: entries above a limit of their number or of the time",
 	pb.Senders_Unseen_TRANSLATIONS_NOT_PERMITTED: "connection tracking: the agent lacks CAP_NET_ADMIN",
 	pb.Senders_Unseen_TRANSLATIONS_NOT_SUPPORTED: "connection tracking: the kernel has none, or does not list it",

@@ -216,12 +216,16 @@ func TestTablesAndPages(t *testing.T) {
 	}
 	sent := &pb.ExplainResponse{
 		Address: "10.244.0.7", Summary: explained.GetSummary(), Owners: owners()[:2],
+		Findings: []*pb.Finding{{
+			Kind: "nat-to-former-owner", Severity: pb.Finding_CRITICAL, Summary: "NAT on worker-1 sends 1 connection to pod shop/new that began when pod shop/old had 10.244.0.7.",
+			Remedy: []*pb.Action{{Text: "Delete the entry on node worker-1.", Node: "worker-1", Command: "conntrack -D -p tcp --orig-src 10.244.0.9 --sport 4000 --orig-dst 10.96.0.10 --dport 80 --reply-src 10.244.0.7"}},
+		}},
 		Senders: &pb.Senders{
 			TranslationCount: 3,
 			Translations: []*pb.Senders_Translation{
 				{
 					Node: "worker-1", Protocol: "tcp", Source: "10.244.0.9:4000", Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "shop", Name: "cart-1"}, Destination: "10.96.0.10:80", Port: 8080,
-					ExistedAt: at(7 * time.Minute), Former: true, Command: "conntrack -D -p tcp --orig-src 10.244.0.9 --sport 4000 --orig-dst 10.96.0.10 --dport 80 --reply-src 10.244.0.7",
+					ExistedAt: at(7 * time.Minute), Former: true,
 				},
 				{Node: "worker-2", Protocol: "udp", Source: "192.0.2.1:4000", Destination: "10.96.0.10:53", Port: 53},
 			},

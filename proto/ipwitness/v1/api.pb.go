@@ -2045,11 +2045,12 @@ type ExplainResponse struct {
 	// If the request has a time: the gap in the journal that contains this time; unset if there is
 	// none. Changes that happened in a gap before this time may be missing.
 	Gap *Gap `protobuf:"bytes,9,opt,name=gap,proto3" json:"gap,omitempty"`
-	// If the request has a time: the findings about the address.
+	// If the request has a time: the findings about the address. If it asks for senders: nat-to-former-owner, which is
+	// found only then.
 	Findings []*Finding `protobuf:"bytes,10,rep,name=findings,proto3" json:"findings,omitempty"`
 	// If the request asks for senders: who sends packets for the address to which owner; unset if the address is neither
-	// in an active conflict nor in a finding stale-belief or endpoint-of-former-owner, and no translation was made for a
-	// former owner. A fleet does not know.
+	// in an active conflict nor in a finding stale-belief, endpoint-of-former-owner or nat-to-former-owner. A fleet does not
+	// know.
 	Senders       *Senders `protobuf:"bytes,11,opt,name=senders,proto3" json:"senders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

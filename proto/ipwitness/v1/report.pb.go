@@ -27,7 +27,7 @@ const (
 type TranslationRecord_Read int32
 
 const (
-	// Not at all, by an older agent.
+	// Never sent.
 	TranslationRecord_UNSPECIFIED TranslationRecord_Read = 0
 	// All entries for the address.
 	TranslationRecord_ALL TranslationRecord_Read = 1

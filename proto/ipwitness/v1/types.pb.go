@@ -594,16 +594,14 @@ const (
 	Senders_Unseen_BEFORE_START Senders_Unseen_Reason = 7
 	// EndpointSlices, although the Kubernetes API is used: they cannot be read.
 	Senders_Unseen_SERVICES Senders_Unseen_Reason = 8
-	// Connection tracking: the agent is older and does not read it.
-	Senders_Unseen_TRANSLATIONS_UNKNOWN Senders_Unseen_Reason = 9
 	// Connection tracking: there are more entries for the address than the agent sends, or reading them took too long.
-	Senders_Unseen_TRANSLATIONS_TRUNCATED Senders_Unseen_Reason = 10
+	Senders_Unseen_TRANSLATIONS_TRUNCATED Senders_Unseen_Reason = 9
 	// Connection tracking: the agent lacks CAP_NET_ADMIN.
-	Senders_Unseen_TRANSLATIONS_NOT_PERMITTED Senders_Unseen_Reason = 11
+	Senders_Unseen_TRANSLATIONS_NOT_PERMITTED Senders_Unseen_Reason = 10
 	// Connection tracking: the kernel of the node has none, or does not list it.
-	Senders_Unseen_TRANSLATIONS_NOT_SUPPORTED Senders_Unseen_Reason = 12
+	Senders_Unseen_TRANSLATIONS_NOT_SUPPORTED Senders_Unseen_Reason = 11
 	// Connection tracking: reading it failed, as the log of the agent says.
-	Senders_Unseen_TRANSLATIONS_FAILED Senders_Unseen_Reason = 13
+	Senders_Unseen_TRANSLATIONS_FAILED Senders_Unseen_Reason = 12
 )
 
 // Enum value maps for Senders_Unseen_Reason.
@@ -618,11 +616,10 @@ var (
 		6:  "NOT_ASKED",
 		7:  "BEFORE_START",
 		8:  "SERVICES",
-		9:  "TRANSLATIONS_UNKNOWN",
-		10: "TRANSLATIONS_TRUNCATED",
-		11: "TRANSLATIONS_NOT_PERMITTED",
-		12: "TRANSLATIONS_NOT_SUPPORTED",
-		13: "TRANSLATIONS_FAILED",
+		9:  "TRANSLATIONS_TRUNCATED",
+		10: "TRANSLATIONS_NOT_PERMITTED",
+		11: "TRANSLATIONS_NOT_SUPPORTED",
+		12: "TRANSLATIONS_FAILED",
 	}
 	Senders_Unseen_Reason_value = map[string]int32{
 		"UNSPECIFIED":                0,
@@ -634,11 +631,10 @@ var (
 		"NOT_ASKED":                  6,
 		"BEFORE_START":               7,
 		"SERVICES":                   8,
-		"TRANSLATIONS_UNKNOWN":       9,
-		"TRANSLATIONS_TRUNCATED":     10,
-		"TRANSLATIONS_NOT_PERMITTED": 11,
-		"TRANSLATIONS_NOT_SUPPORTED": 12,
-		"TRANSLATIONS_FAILED":        13,
+		"TRANSLATIONS_TRUNCATED":     9,
+		"TRANSLATIONS_NOT_PERMITTED": 10,
+		"TRANSLATIONS_NOT_SUPPORTED": 11,
+		"TRANSLATIONS_FAILED":        12,
 	}
 )
 
@@ -2642,7 +2638,7 @@ type Finding struct {
 	// ranges-overlap, double-allocated, intended-not-observed, ipam-state-lost, ipam-unreadable,
 	// pool-exhaustion, shared-address-answered, duplicate-node-name, address-spoofed, mac-cloned,
 	// vip-held-elsewhere, reused-too-soon, answered-by-another, orphaned-sandbox, stale-belief,
-	// endpoint-of-former-owner, identity-mismatch.
+	// endpoint-of-former-owner, identity-mismatch; and nat-to-former-owner, which only an explanation of its address has.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Address or prefix that is affected; empty if there is none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
@@ -2672,7 +2668,7 @@ type Finding struct {
 	Runbook string `protobuf:"bytes,15,opt,name=runbook,proto3" json:"runbook,omitempty"`
 	// Actions to take, in this order.
 	Remedy []*Action `protobuf:"bytes,16,rep,name=remedy,proto3" json:"remedy,omitempty"`
-	// reused-too-soon: the owner that had the address before.
+	// reused-too-soon, nat-to-former-owner: the owner that had the address before, if it is known.
 	Previous *PreviousOwner `protobuf:"bytes,17,opt,name=previous,proto3" json:"previous,omitempty"`
 	// Name of the cluster of the finding. Only a fleet sets it.
 	Cluster string `protobuf:"bytes,18,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -2682,8 +2678,10 @@ type Finding struct {
 	Beliefs []*Belief `protobuf:"bytes,20,rep,name=beliefs,proto3" json:"beliefs,omitempty"`
 	// endpoint-of-former-owner: the endpoints by which Services send packets to the address, all for one pod.
 	Endpoints []*Endpoint `protobuf:"bytes,21,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// ID of the incident that the finding belongs to; empty in messages of earlier versions.
-	Incident      string `protobuf:"bytes,22,opt,name=incident,proto3" json:"incident,omitempty"`
+	// ID of the incident that the finding belongs to; empty in messages of earlier versions, and for nat-to-former-owner.
+	Incident string `protobuf:"bytes,22,opt,name=incident,proto3" json:"incident,omitempty"`
+	// nat-to-former-owner: the connections that nodes send to the address.
+	Translations  []*Senders_Translation `protobuf:"bytes,23,rep,name=translations,proto3" json:"translations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2863,6 +2861,13 @@ func (x *Finding) GetIncident() string {
 		return x.Incident
 	}
 	return ""
+}
+
+func (x *Finding) GetTranslations() []*Senders_Translation {
+	if x != nil {
+		return x.Translations
+	}
+	return nil
 }
 
 // Incident is the active conflicts and the findings with one cause: its members. Each of them is in exactly one incident,
@@ -4840,11 +4845,10 @@ type Senders_Translation struct {
 	Port uint32 `protobuf:"varint,6,opt,name=port,proto3" json:"port,omitempty"`
 	// A time at which the entry existed, by the clock of the node; unset if none is known.
 	ExistedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=existed_at,json=existedAt,proto3" json:"existed_at,omitempty"`
-	// True if the entry existed before the owner of the address had it: it was made for a former owner
-	// (nat-to-former-owner).
+	// True if the entry existed before the owner of the address had it: it is one of the finding nat-to-former-owner.
 	Former bool `protobuf:"varint,8,opt,name=former,proto3" json:"former,omitempty"`
-	// If former: command that deletes exactly this entry on that node.
-	Command       string `protobuf:"bytes,9,opt,name=command,proto3" json:"command,omitempty"`
+	// Zone of the connection tracking.
+	Zone          uint32 `protobuf:"varint,9,opt,name=zone,proto3" json:"zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4935,11 +4939,11 @@ func (x *Senders_Translation) GetFormer() bool {
 	return false
 }
 
-func (x *Senders_Translation) GetCommand() string {
+func (x *Senders_Translation) GetZone() uint32 {
 	if x != nil {
-		return x.Command
+		return x.Zone
 	}
-	return ""
+	return 0
 }
 
 // Sample is the use of a pool from a time until the next sample.
@@ -5346,7 +5350,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
-	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\x83\a\n" +
+	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xca\a\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -5370,7 +5374,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x06memory\x18\x13 \x03(\v2\x18.ipwitness.v1.RememberedR\x06memory\x12.\n" +
 	"\abeliefs\x18\x14 \x03(\v2\x14.ipwitness.v1.BeliefR\abeliefs\x124\n" +
 	"\tendpoints\x18\x15 \x03(\v2\x16.ipwitness.v1.EndpointR\tendpoints\x12\x1a\n" +
-	"\bincident\x18\x16 \x01(\tR\bincident\"@\n" +
+	"\bincident\x18\x16 \x01(\tR\bincident\x12E\n" +
+	"\ftranslations\x18\x17 \x03(\v2!.ipwitness.v1.Senders.TranslationR\ftranslations\"@\n" +
 	"\bSeverity\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
@@ -5424,7 +5429,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"\x06IN_USE\x10\x01\x12\r\n" +
 	"\tPERMANENT\x10\x02\x12\a\n" +
-	"\x03OLD\x10\x03\"\xa0\v\n" +
+	"\x03OLD\x10\x03\"\x80\v\n" +
 	"\aSenders\x12<\n" +
 	"\treceivers\x18\x01 \x03(\v2\x1e.ipwitness.v1.Senders.ReceiverR\treceivers\x124\n" +
 	"\x06unseen\x18\x02 \x03(\v2\x1c.ipwitness.v1.Senders.UnseenR\x06unseen\x12\x1a\n" +
@@ -5445,11 +5450,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
 	"\tinterface\x18\x03 \x01(\tR\tinterface\x12\x14\n" +
 	"\x05netns\x18\x04 \x01(\tR\x05netns\x120\n" +
-	"\x05state\x18\x05 \x01(\x0e2\x1a.ipwitness.v1.Belief.StateR\x05state\x1a\x99\x03\n" +
+	"\x05state\x18\x05 \x01(\x0e2\x1a.ipwitness.v1.Belief.StateR\x05state\x1a\xff\x02\n" +
 	"\x06Unseen\x12;\n" +
 	"\x06reason\x18\x01 \x01(\x0e2#.ipwitness.v1.Senders.Unseen.ReasonR\x06reason\x12\x14\n" +
 	"\x05nodes\x18\x02 \x03(\tR\x05nodes\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\rR\x05count\"\xa5\x02\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"\x8b\x02\n" +
 	"\x06Reason\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tNO_ANSWER\x10\x01\x12\x10\n" +
@@ -5460,13 +5465,12 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\tTRUNCATED\x10\x05\x12\r\n" +
 	"\tNOT_ASKED\x10\x06\x12\x10\n" +
 	"\fBEFORE_START\x10\a\x12\f\n" +
-	"\bSERVICES\x10\b\x12\x18\n" +
-	"\x14TRANSLATIONS_UNKNOWN\x10\t\x12\x1a\n" +
-	"\x16TRANSLATIONS_TRUNCATED\x10\n" +
+	"\bSERVICES\x10\b\x12\x1a\n" +
+	"\x16TRANSLATIONS_TRUNCATED\x10\t\x12\x1e\n" +
+	"\x1aTRANSLATIONS_NOT_PERMITTED\x10\n" +
 	"\x12\x1e\n" +
-	"\x1aTRANSLATIONS_NOT_PERMITTED\x10\v\x12\x1e\n" +
-	"\x1aTRANSLATIONS_NOT_SUPPORTED\x10\f\x12\x17\n" +
-	"\x13TRANSLATIONS_FAILED\x10\r\x1a\xac\x02\n" +
+	"\x1aTRANSLATIONS_NOT_SUPPORTED\x10\v\x12\x17\n" +
+	"\x13TRANSLATIONS_FAILED\x10\f\x1a\xa6\x02\n" +
 	"\vTranslation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x16\n" +
@@ -5476,8 +5480,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04port\x18\x06 \x01(\rR\x04port\x129\n" +
 	"\n" +
 	"existed_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texistedAt\x12\x16\n" +
-	"\x06former\x18\b \x01(\bR\x06former\x12\x18\n" +
-	"\acommand\x18\t \x01(\tR\acommand\"\xef\x01\n" +
+	"\x06former\x18\b \x01(\bR\x06former\x12\x12\n" +
+	"\x04zone\x18\t \x01(\rR\x04zone\"\xef\x01\n" +
 	"\n" +
 	"Remembered\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
@@ -5762,56 +5766,57 @@ var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	36,  // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
 	34,  // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
 	33,  // 54: ipwitness.v1.Finding.endpoints:type_name -> ipwitness.v1.Endpoint
-	38,  // 55: ipwitness.v1.Incident.pool:type_name -> ipwitness.v1.Pool
-	54,  // 56: ipwitness.v1.Incident.detected_at:type_name -> google.protobuf.Timestamp
-	7,   // 57: ipwitness.v1.Incident.severity:type_name -> ipwitness.v1.Finding.Severity
-	24,  // 58: ipwitness.v1.Incident.remedy:type_name -> ipwitness.v1.Action
-	8,   // 59: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
-	46,  // 60: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
-	54,  // 61: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
-	21,  // 62: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
-	15,  // 63: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
-	47,  // 64: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
-	49,  // 65: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
-	50,  // 66: ipwitness.v1.Senders.translations:type_name -> ipwitness.v1.Senders.Translation
-	39,  // 67: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
-	54,  // 68: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
-	54,  // 69: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
-	10,  // 70: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	55,  // 71: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	51,  // 72: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
-	54,  // 73: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	11,  // 74: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	54,  // 75: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	54,  // 76: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	55,  // 77: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	55,  // 78: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	53,  // 79: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	12,  // 80: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
-	54,  // 81: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
-	55,  // 82: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
-	54,  // 83: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
-	54,  // 84: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
-	43,  // 85: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
-	13,  // 86: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	44,  // 87: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
-	14,  // 88: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
-	15,  // 89: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
-	15,  // 90: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
-	48,  // 91: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
-	15,  // 92: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
-	8,   // 93: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
-	9,   // 94: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
-	15,  // 95: ipwitness.v1.Senders.Translation.workload:type_name -> ipwitness.v1.Workload
-	54,  // 96: ipwitness.v1.Senders.Translation.existed_at:type_name -> google.protobuf.Timestamp
-	54,  // 97: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
-	15,  // 98: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	54,  // 99: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	100, // [100:100] is the sub-list for method output_type
-	100, // [100:100] is the sub-list for method input_type
-	100, // [100:100] is the sub-list for extension type_name
-	100, // [100:100] is the sub-list for extension extendee
-	0,   // [0:100] is the sub-list for field type_name
+	50,  // 55: ipwitness.v1.Finding.translations:type_name -> ipwitness.v1.Senders.Translation
+	38,  // 56: ipwitness.v1.Incident.pool:type_name -> ipwitness.v1.Pool
+	54,  // 57: ipwitness.v1.Incident.detected_at:type_name -> google.protobuf.Timestamp
+	7,   // 58: ipwitness.v1.Incident.severity:type_name -> ipwitness.v1.Finding.Severity
+	24,  // 59: ipwitness.v1.Incident.remedy:type_name -> ipwitness.v1.Action
+	8,   // 60: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
+	46,  // 61: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
+	54,  // 62: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
+	21,  // 63: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
+	15,  // 64: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
+	47,  // 65: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
+	49,  // 66: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
+	50,  // 67: ipwitness.v1.Senders.translations:type_name -> ipwitness.v1.Senders.Translation
+	39,  // 68: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
+	54,  // 69: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
+	54,  // 70: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
+	10,  // 71: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	55,  // 72: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	51,  // 73: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
+	54,  // 74: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	11,  // 75: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	54,  // 76: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	54,  // 77: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	55,  // 78: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	55,  // 79: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	53,  // 80: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	12,  // 81: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	54,  // 82: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	55,  // 83: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	54,  // 84: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	54,  // 85: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	43,  // 86: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	13,  // 87: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	44,  // 88: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
+	14,  // 89: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
+	15,  // 90: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
+	15,  // 91: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
+	48,  // 92: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
+	15,  // 93: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
+	8,   // 94: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
+	9,   // 95: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
+	15,  // 96: ipwitness.v1.Senders.Translation.workload:type_name -> ipwitness.v1.Workload
+	54,  // 97: ipwitness.v1.Senders.Translation.existed_at:type_name -> google.protobuf.Timestamp
+	54,  // 98: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
+	15,  // 99: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	54,  // 100: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	101, // [101:101] is the sub-list for method output_type
+	101, // [101:101] is the sub-list for method input_type
+	101, // [101:101] is the sub-list for extension type_name
+	101, // [101:101] is the sub-list for extension extendee
+	0,   // [0:101] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
