@@ -1,7 +1,6 @@
 package api
 
 import (
-	"encoding/hex"
 	"net/netip"
 	"slices"
 	"strings"
@@ -25,6 +24,8 @@ type filter struct {
 	mac                  verdict.MAC
 	state                verdict.State
 	scope                scopes
+	// word is the ID of an item, a node, or a part of the name of an owner.
+	word string
 }
 
 // scopes selects scopes by their kind and name. The zero value selects all owners and conflicts, also
@@ -61,6 +62,7 @@ type filtering interface {
 	GetNamespace() string
 	GetPod() string
 	GetMac() string
+	GetAbout() string
 }
 
 func newFilter(q filtering) (f filter, err error) {
@@ -71,21 +73,16 @@ func newFilter(q filtering) (f filter, err error) {
 		}
 	}
 	if text := q.GetCidr(); text != "" {
-		if f.prefix, err = netip.ParsePrefix(text); err != nil {
-			return f, status.Errorf(codes.InvalidArgument, "%q is not a prefix: give one like 10.244.0.0/16 or fd00::/64", text)
-		}
-		if f.prefix.Addr().Is4In6() {
-			return f, status.Errorf(codes.InvalidArgument, "%s has IPv6 addresses of their own, whose owners are not compared: ask for %s", f.prefix, Unmap(f.prefix))
+		if f.prefix, err = parsePrefix(text); err != nil {
+			return f, err
 		}
 	}
 	if text := q.GetMac(); text != "" {
-		// Any usual notation: 02:42:ac:11:00:02, 02-42-AC-11-00-02, 0242.ac11.0002, 0242ac110002.
-		raw, err := hex.DecodeString(strings.NewReplacer(":", "", "-", "", ".", "").Replace(text))
-		if f.mac = verdict.MAC(raw); err != nil || len(raw) < 6 || len(raw) > 32 {
-			return f, status.Errorf(codes.InvalidArgument, "%q is not a hardware address: give one like 02:42:ac:11:00:02", text)
+		if f.mac, err = parseMAC(text); err != nil {
+			return f, err
 		}
 	}
-	return f, nil
+	return f, f.about(q.GetAbout())
 }
 
 // newOwnerFilter returns the filter of a request for owners.
@@ -135,12 +132,13 @@ func newConflictFilter(q ConflictsRequest) (f conflictFilter, err error) {
 var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: omit it for active conflicts")
 
 // anyOwner reports whether the filter has a condition for owners.
-func (f *filter) anyOwner() bool { return f.node+f.namespace+f.pod+string(f.mac) != "" }
+func (f *filter) anyOwner() bool { return f.node+f.namespace+f.pod+string(f.mac)+f.word != "" }
 
 // conflict reports whether a conflict with an address in span matches.
-func (f *conflictFilter) conflict(c *verdict.Conflict) bool {
-	return f.kind(c.Phase, c.Cause) && f.within.has(c.Kind, c.Scope) && (!f.active || c.Active()) &&
-		(!f.anyOwner() || slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return f.owner(&o, o.Node.Name) }))
+func (f *conflictFilter) conflict(c *verdict.Conflict, incident string) bool {
+	owners := f.meaning(c.ID, incident)
+	return f.kind(c.Phase, c.Cause) && f.within.has(c.Kind, c.Scope) && (!f.active || c.Active()) && (f.incident == "" || f.incident == incident) &&
+		(!owners.anyOwner() || slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return owners.owner(&o, o.Node.Name) }))
 }
 
 func (f *conflictFilter) kind(phase verdict.Phase, cause string) bool {
@@ -148,8 +146,9 @@ func (f *conflictFilter) kind(phase verdict.Phase, cause string) bool {
 }
 
 func (f *conflictFilter) contest(c *live.Contest) bool {
+	owners := f.meaning(c.ID, c.Incident)
 	return f.kind(c.Phase, c.Cause) && f.within.has(c.Kind, c.Scope) && (f.incident == "" || f.incident == c.Incident) &&
-		(!f.anyOwner() || slices.ContainsFunc(c.Holders, func(h live.Holder) bool { return f.owner(&h.Owner, h.Node) }))
+		(!owners.anyOwner() || slices.ContainsFunc(c.Holders, func(h live.Holder) bool { return owners.owner(&h.Owner, h.Node) }))
 }
 
 // change returns the type of an event as a subscriber sees it, and whether the subscriber gets it.
@@ -218,7 +217,7 @@ func (f *filter) owner(o *verdict.Owner, node string) bool {
 	if f.scope.kind != 0 && !f.scope.has(o.Scope.Kind, o.Scope.Text()) {
 		return false
 	}
-	if f.namespace+f.pod != "" && !f.named(o.Named()) {
+	if f.namespace+f.pod != "" && !f.named(o.Named()) || !f.means(o, node) {
 		return false
 	}
 	if f.mac == "" || f.mac == o.MAC {
@@ -264,9 +263,17 @@ func (f *findingFilter) finding(one live.Matter) bool {
 		f.mac != "" && (one.Spoof == nil || !slices.Contains(one.Spoof.MACs, f.mac)) && !owned(&filter{mac: f.mac}):
 		return false
 	}
-	workload := filter{namespace: f.namespace, pod: f.pod}
+	workload := filter{namespace: f.namespace, pod: f.pod, word: f.meaning(one.ID, one.Incident).word}
+	if slices.Contains(one.Nodes, workload.word) || one.Pool != nil && workload.partOf(one.Pool.Name) {
+		workload.word = ""
+	}
 	return !workload.anyOwner() || owned(&workload) ||
-		slices.ContainsFunc(one.Allocations, func(al *verdict.Allocation) bool { return workload.named(al.Namespace, al.Pod) })
+		slices.ContainsFunc(one.Allocations, func(al *verdict.Allocation) bool { return workload.allocated(al.Namespace, al.Pod) })
+}
+
+// allocated reports whether an allocation to a pod matches.
+func (f *filter) allocated(namespace, pod string) bool {
+	return f.named(namespace, pod) && (f.word == "" || f.partOf(namespace+"/"+pod))
 }
 
 // somewhere reports whether the filter has a condition for addresses.

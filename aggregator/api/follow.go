@@ -353,7 +353,7 @@ func (s *Service) WatchEvents(q *pb.WatchEventsRequest, stream pb.WitnessService
 	if s.Journal == nil {
 		return errNoJournal
 	}
-	query, err := SelectEvents(q)
+	query, err := SelectEvents(q, s.isNode)
 	if err != nil {
 		return err
 	}

@@ -80,13 +80,14 @@ func PageOfIncidents(q *pb.ListIncidentsRequest, all *incident.Index) (*pb.ListI
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCause(q.GetCause()); err != nil {
+	selected, err := selectIncidents(q)
+	if err != nil {
 		return nil, err
 	}
 	p := NewPage[*pb.Incident](q.GetPageSize())
 	for id := range all.After(from) {
 		one := all.Get(id)
-		if !selected(q, one) {
+		if !selected(all, one) {
 			continue
 		}
 		if p.full() {
@@ -98,21 +99,23 @@ func PageOfIncidents(q *pb.ListIncidentsRequest, all *incident.Index) (*pb.ListI
 	return &pb.ListIncidentsResponse{Incidents: p.Items, NextPageToken: p.Next}, nil
 }
 
-// checkCause returns an error if a text is no cause or kind.
-func checkCause(cause string) error {
-	if known := append(verdict.Causes(), verdict.FindingKinds()...); cause != "" && !slices.Contains(known, cause) {
-		return status.Errorf(codes.InvalidArgument, "unknown cause %q: docs/verdicts.md lists the causes of conflicts and the kinds of findings", cause)
-	}
-	return nil
-}
-
-// selected reports whether a request selects an incident, which may be nil.
-func selected(q interface {
+// selectIncidents returns which incidents of an index, or nil, a request selects.
+func selectIncidents(q interface {
 	GetCause() string
 	GetNode() string
-}, one *pb.Incident,
-) bool {
-	return one != nil && (q.GetCause() == "" || q.GetCause() == one.GetCause()) && (q.GetNode() == "" || slices.Contains(one.GetNodes(), q.GetNode()))
+	GetAbout() string
+},
+) (selected func(*incident.Index, *pb.Incident) bool, err error) {
+	cause := q.GetCause()
+	if known := append(verdict.Causes(), verdict.FindingKinds()...); cause != "" && !slices.Contains(known, cause) {
+		return nil, status.Errorf(codes.InvalidArgument, "unknown cause %q: docs/verdicts.md lists the causes of conflicts and the kinds of findings", cause)
+	}
+	var members findingFilter
+	err = members.about(q.GetAbout())
+	return func(all *incident.Index, one *pb.Incident) bool {
+		return one != nil && (cause == "" || cause == one.GetCause()) && (q.GetNode() == "" || slices.Contains(one.GetNodes(), q.GetNode())) &&
+			(q.GetAbout() == "" || all.Any(one.GetId(), members.recorded))
+	}, err
 }
 
 // incidentsEvery is the interval at which a watch of incidents looks for changes.
@@ -121,7 +124,8 @@ const incidentsEvery = 500 * time.Millisecond
 // WatchIncidents sends the incidents, then every change of one. It compares them with what it has sent, so that nothing waits
 // for a subscriber, and a slow one gets the latest state.
 func (s *Service) WatchIncidents(q *pb.WatchIncidentsRequest, stream pb.WitnessService_WatchIncidentsServer) error {
-	if err := cmp.Or(s.own(q), checkCause(q.GetCause())); err != nil {
+	selected, err := selectIncidents(q)
+	if err := cmp.Or(s.own(q), err); err != nil {
 		return err
 	}
 	s.IncidentWatches.Add(1)
@@ -139,7 +143,7 @@ func (s *Service) WatchIncidents(q *pb.WatchIncidentsRequest, stream pb.WitnessS
 			coverage := s.Coverage.Current()
 			if now := s.Events.Incidents.Version(); now != version || due {
 				version = now
-				if err := sendIncidents(q, s.Events.Incidents, sent, send); err != nil {
+				if err := sendIncidents(selected, s.Events.Incidents, sent, send); err != nil {
 					return err
 				}
 			}
@@ -165,11 +169,11 @@ func (s *Service) WatchIncidents(q *pb.WatchIncidentsRequest, stream pb.WitnessS
 }
 
 // sendIncidents sends the selected incidents that differ from those that were sent, and those that are gone.
-func sendIncidents(q *pb.WatchIncidentsRequest, all *incident.Index, sent map[string]*pb.Incident, send func(*pb.WatchIncidentsResponse) error) error {
+func sendIncidents(selected func(*incident.Index, *pb.Incident) bool, all *incident.Index, sent map[string]*pb.Incident, send func(*pb.WatchIncidentsResponse) error) error {
 	gone := maps.Clone(sent)
 	for id := range all.After("") {
 		one := all.Get(id)
-		if !selected(q, one) {
+		if !selected(all, one) {
 			continue
 		}
 		delete(gone, id)

@@ -220,7 +220,15 @@ func (s *Service) walkConflicts(f *conflictFilter, from place) *walk[place, *pb.
 			}
 		},
 		read: func(at place, _ int, into []item[*pb.Conflict]) ([]item[*pb.Conflict], bool) {
-			if c := s.Shards.Conflicts.Get(at.ID); c != nil && f.conflict(c) && (f.incident == "" || f.incident == s.Convert.ConflictIncident(c)) {
+			c := s.Shards.Conflicts.Get(at.ID)
+			if c == nil {
+				return into, false
+			}
+			incident := ""
+			if f.incident+f.word != "" {
+				incident = s.Convert.ConflictIncident(c)
+			}
+			if f.conflict(c, incident) {
 				into = append(into, item[*pb.Conflict]{at, s.Convert.Conflict(c)})
 			}
 			return into, false
@@ -262,7 +270,7 @@ func (s *Service) walkFindings(f *findingFilter, from judge.FindingPlace) *walk[
 				return into, false
 			}
 			matter := live.MatterOf(now)
-			if f.incident != "" {
+			if f.incident+f.word != "" {
 				matter.Incident = s.Convert.FindingIncident(now)
 			}
 			if f.finding(matter) {

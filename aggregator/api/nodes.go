@@ -45,6 +45,18 @@ func (s *Service) GetNode(_ context.Context, q *pb.GetNodeRequest) (*pb.GetNodeR
 	return nil, status.Errorf(codes.NotFound, "no node has the name %q: /v1/nodes lists all nodes", q.GetName())
 }
 
+// isNode reports whether a node has a name.
+func (s *Service) isNode(name string) bool {
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	for n := range s.Facts.Nodes {
+		if n.Rec.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
 // nodes returns the nodes with a name, or all nodes if the name is empty, by name and identity.
 func (s *Service) nodes(name string) []*pb.Node {
 	type named struct {

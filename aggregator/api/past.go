@@ -28,7 +28,7 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 		return nil, errNoJournal
 	}
 	coverage := s.Coverage.Current()
-	out, err := RecordedEvents(ctx, s.records(), q, s.now())
+	out, err := RecordedEvents(ctx, s.records(), q, s.isNode, s.now())
 	if err != nil {
 		return nil, err
 	}
@@ -37,10 +37,14 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 }
 
 // SelectEvents returns the query of a request for events, but not its end.
-func SelectEvents(q EventsRequest) (query journal.Query, err error) {
+// isNode reports whether a name is that of a node: its events are found without reading all.
+func SelectEvents(q EventsRequest, isNode func(name string) bool) (query journal.Query, err error) {
 	f, err := newFilter(q)
 	if err != nil {
 		return query, err
+	}
+	if f.word != "" && f.node == "" && isNode(f.word) {
+		f.node, f.word = f.word, ""
 	}
 	kind := q.GetKind()
 	if _, known := pb.Event_Kind_name[int32(kind)]; !known {
@@ -86,7 +90,7 @@ func (f *filter) wanted() ipam.Range {
 func (f *filter) message(o *pb.Owner) bool {
 	w := o.GetWorkload()
 	return (f.node == "" || f.node == o.GetNode()) && (f.state == 0 || f.state == verdict.State(o.GetState())) &&
-		f.named(w.GetNamespace(), w.GetName()) && (f.mac == "" || f.mac.String() == o.GetMac()) && f.scope.recorded(o.GetScope())
+		f.named(w.GetNamespace(), w.GetName()) && f.meansRecorded(o) && (f.mac == "" || f.mac.String() == o.GetMac()) && f.scope.recorded(o.GetScope())
 }
 
 // recorded reports whether a recorded scope is selected.
@@ -96,8 +100,9 @@ func (s scopes) recorded(scope *pb.Scope) bool {
 
 // recordedConflict reports whether a recorded conflict matches, apart from its address.
 func (f *conflictFilter) recorded(c *pb.Conflict) bool {
+	owners := f.meaning(c.GetId(), incident.OfMember(c))
 	return f.kind(verdict.Phase(c.GetState()), c.GetCause()) && f.within.recorded(c.GetScope()) && (f.incident == "" || f.incident == incident.OfMember(c)) && (!f.active || c.GetState() != pb.Conflict_RESOLVED) &&
-		(!f.anyOwner() || slices.ContainsFunc(c.GetOwners(), f.message))
+		(!owners.anyOwner() || slices.ContainsFunc(c.GetOwners(), owners.message))
 }
 
 // recorded reports whether a recorded finding matches.
@@ -113,9 +118,12 @@ func (f *findingFilter) recorded(one *pb.Finding) bool {
 		f.mac != "" && !slices.ContainsFunc(one.GetOwners(), (&filter{mac: f.mac}).message):
 		return false
 	}
-	workload := filter{namespace: f.namespace, pod: f.pod}
+	workload := filter{namespace: f.namespace, pod: f.pod, word: f.meaning(one.GetId(), incident.OfMember(one)).word}
+	if slices.Contains(one.GetNodes(), workload.word) || one.GetPool() != nil && workload.partOf(one.GetPool().GetName()) {
+		workload.word = ""
+	}
 	return !workload.anyOwner() || slices.ContainsFunc(one.GetOwners(), workload.message) ||
-		slices.ContainsFunc(one.GetAllocations(), func(al *pb.Allocation) bool { return workload.named(al.GetNamespace(), al.GetPod()) })
+		slices.ContainsFunc(one.GetAllocations(), func(al *pb.Allocation) bool { return workload.allocated(al.GetNamespace(), al.GetPod()) })
 }
 
 // recorded reports whether an event matches.
@@ -128,7 +136,8 @@ func (f *filter) recorded(e *pb.Event) bool {
 	case pb.Event_FINDING:
 		return (&findingFilter{filter: *f}).recorded(e.GetFinding())
 	case pb.Event_NODE:
-		return !f.somewhere() && f.namespace+f.pod+string(f.mac) == "" && (f.node == "" || f.node == e.GetNode().GetName())
+		return !f.somewhere() && f.namespace+f.pod+string(f.mac) == "" && (f.node == "" || f.node == e.GetNode().GetName()) &&
+			(f.word == "" || f.partOf(e.GetNode().GetName()))
 	}
 	return false
 }

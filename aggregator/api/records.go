@@ -254,8 +254,8 @@ func (r *reading) next(ctx context.Context) (*pb.Event, error) {
 
 // RecordedEvents returns a page of the events that are recorded in a period, in order of their times, with the gaps of the
 // period on the first page.
-func RecordedEvents(ctx context.Context, all []*Records, q *pb.ListEventsRequest, now time.Time) (*pb.ListEventsResponse, error) {
-	query, err := SelectEvents(q)
+func RecordedEvents(ctx context.Context, all []*Records, q *pb.ListEventsRequest, isNode func(string) bool, now time.Time) (*pb.ListEventsResponse, error) {
+	query, err := SelectEvents(q, isNode)
 	if err != nil {
 		return nil, err
 	}

@@ -82,6 +82,16 @@ func (s *Service) ListNodes(ctx context.Context, q *pb.ListNodesRequest) (*pb.Li
 	return out, nil
 }
 
+// isNode reports whether a node has a name.
+func (f *Fleet) isNode(name string) bool {
+	clusters, _, err := f.named(nil)
+	if err != nil {
+		return false
+	}
+	all, err := nodes(context.Background(), clusters, name)
+	return err == nil && len(all) > 0
+}
+
 // nodes returns the nodes with a name, or all if it is empty, by cluster and name.
 func nodes(ctx context.Context, clusters []*cluster, name string) ([]*pb.Node, error) {
 	all := []*pb.Node{}
@@ -274,7 +284,7 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 		return nil, err
 	}
 	coverage := s.Fleet.coverage(clusters)
-	out, err := api.RecordedEvents(ctx, all, q, s.Fleet.Clock())
+	out, err := api.RecordedEvents(ctx, all, q, s.Fleet.isNode, s.Fleet.Clock())
 	if err != nil {
 		return nil, err
 	}

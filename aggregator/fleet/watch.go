@@ -94,7 +94,7 @@ func (s *Service) WatchNodes(q *pb.WatchNodesRequest, stream pb.WitnessService_W
 // WatchEvents sends the recorded events since a time, then every event as it is recorded. The events of
 // each cluster are in order.
 func (s *Service) WatchEvents(q *pb.WatchEventsRequest, stream pb.WitnessService_WatchEventsServer) error {
-	query, err := api.SelectEvents(q)
+	query, err := api.SelectEvents(q, s.Fleet.isNode)
 	w := &api.RecordedWatch{Select: api.Selection{Changes: query}, Since: query.Since, Gaps: true}
 	return serve(stream, s, q, err, w, api.EventMessage)
 }

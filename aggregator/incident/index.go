@@ -45,6 +45,7 @@ type member struct {
 	nodes                                 []string
 	pool                                  *pb.Pool
 	at                                    *timestamppb.Timestamp
+	about                                 *pb.Finding // what names the member, its owners and allocations
 }
 
 // A group is the members of one incident, and what they have in common.
@@ -106,6 +107,7 @@ func (x *Index) PutConflict(c *pb.Conflict, cluster string) (was string) {
 	for _, o := range c.GetOwners() {
 		m.node(o.GetNode())
 	}
+	m.names(c.GetOwners(), nil)
 	return x.put(m)
 }
 
@@ -124,7 +126,36 @@ func (x *Index) PutFinding(f *pb.Finding, cluster string) (was string) {
 	if p := f.GetPool(); p != nil {
 		m.pool = &pb.Pool{Ipam: p.GetIpam(), Name: p.GetName(), Node: p.GetNode(), Network: p.GetNetwork()}
 	}
+	m.names(f.GetOwners(), f.GetAllocations())
 	return x.put(m)
+}
+
+// names notes what names the member.
+func (m *member) names(owners []*pb.Owner, allocations []*pb.Allocation) {
+	m.about = &pb.Finding{Id: m.id, Incident: m.incident, Addresses: m.addresses, Nodes: m.nodes, Pool: m.pool}
+	for _, o := range owners {
+		w := o.GetWorkload()
+		m.about.Owners = append(m.about.Owners, &pb.Owner{Node: o.GetNode(), Netns: o.GetNetns(), Mac: o.GetMac(), Workload: &pb.Workload{
+			Kind: w.GetKind(), Namespace: w.GetNamespace(), Name: w.GetName(), Uid: w.GetUid(), ContainerId: w.GetContainerId(), Source: w.GetSource(), Process: w.GetProcess(),
+		}})
+	}
+	for _, al := range allocations {
+		m.about.Allocations = append(m.about.Allocations, &pb.Allocation{Namespace: al.GetNamespace(), Pod: al.GetPod()})
+	}
+}
+
+// Any reports whether a member of an incident matches: what names it, as a finding.
+func (x *Index) Any(id string, matches func(*pb.Finding) bool) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if g := x.incidents[id]; g != nil {
+		for _, m := range g.members {
+			if matches(m.about) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (m *member) node(name string) {

@@ -139,6 +139,7 @@ func MatterOf(f *judge.Found) Matter {
 
 // Contest contains the values of a conflict that filters use. The zero value means no conflict.
 type Contest struct {
+	ID      string
 	Phase   verdict.Phase
 	Cause   string
 	Kind    verdict.ScopeKind
@@ -149,7 +150,7 @@ type Contest struct {
 }
 
 func contestOf(c *verdict.Conflict) Contest {
-	out := Contest{Phase: c.Phase, Cause: c.Cause, Kind: c.Kind, Scope: c.Scope, Holders: make([]Holder, 0, len(c.Owners))}
+	out := Contest{ID: c.ID, Phase: c.Phase, Cause: c.Cause, Kind: c.Kind, Scope: c.Scope, Holders: make([]Holder, 0, len(c.Owners))}
 	for i := range c.Owners {
 		out.Holders = append(out.Holders, holderOf(&c.Owners[i]))
 	}

@@ -74,3 +74,8 @@ func addressText(a netip.Addr) string {
 	}
 	return a.String()
 }
+
+// NamesOf returns what names an owner, on a node that had a name at some time.
+func NamesOf(o *verdict.Owner, node string) *pb.Owner {
+	return &pb.Owner{Node: node, Netns: netns(o), Workload: workloadProto(o)}
+}

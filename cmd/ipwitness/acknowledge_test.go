@@ -24,10 +24,12 @@ func acknowledging(t *testing.T) (*console, *pb.AcknowledgeConflictRequest) {
 	return serve(t, handler{
 		"/v1/conflicts": func(r *http.Request) (int, string) {
 			list := &pb.ListConflictsResponse{}
-			switch r.URL.Query().Get("address") {
-			case "10.0.0.7":
+			switch r.URL.Query().Get("about") {
+			case "10.0.0.7", "abc":
 				list.Conflicts = []*pb.Conflict{one}
 			case "10.0.0.8":
+				one, two := proto.CloneOf(one), proto.CloneOf(two)
+				one.Address, two.Address = "10.0.0.8", "10.0.0.8"
 				list.Conflicts = []*pb.Conflict{one, two}
 			}
 			return ok(list)(r)
@@ -96,8 +98,8 @@ func TestAcknowledgeReportsMissingArguments(t *testing.T) {
 		args string
 		want string
 	}{
-		"nothing":   {"acknowledge", "ipwitness: acknowledge needs the ID or the ADDRESS of a conflict: 'ipwitness conflicts' lists them\n" + usage},
-		"no id":     {"acknowledge a/b --withdraw", "ipwitness: \"a/b\" is neither the id of a conflict (lower-case letters and digits) nor an address (10.244.0.7)\n"},
+		"nothing":   {"acknowledge", "ipwitness: acknowledge needs the ID or the ADDRESS of a conflict, or another THING that is in conflict: 'ipwitness conflicts' lists them\n" + usage},
+		"no id":     {"acknowledge a/b --withdraw", "ipwitness: no conflict of a/b: 'ipwitness explain a/b' shows why\n"},
 		"no reason": {"acknowledge abc --for 1h", "ipwitness: --reason is missing: give a reason, like --reason \"NET-42: moves on Friday\"\n"},
 		"no time":   {"acknowledge abc --reason x", "ipwitness: --for is missing: give a duration, like --for 24h\n"},
 		"a bad time": {
@@ -108,7 +110,7 @@ func TestAcknowledgeReportsMissingArguments(t *testing.T) {
 		"no conflict": {"acknowledge 10.0.0.9 --withdraw", "ipwitness: no conflict of 10.0.0.9: 'ipwitness explain 10.0.0.9' shows why\n"},
 		"two conflicts": {
 			"acknowledge 10.0.0.8 --reason x --for 1h",
-			"ipwitness: 10.0.0.8 has 2 conflicts: select one by its id:\n  abc  a/x | b/y\n  def  LINK n1/eth0  a/x | b/y\n",
+			"ipwitness: 10.0.0.8 is in 2 conflicts: select one by its id:\n  abc  a/x | b/y\n  def  LINK n1/eth0  a/x | b/y\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +127,7 @@ func TestAcknowledgeReportsMissingArguments(t *testing.T) {
 func TestExplainReportsMissingArguments(t *testing.T) {
 	c, _ := acknowledging(t)
 	c.run(t, 1, "explain")
-	c.wantStderr(t, "ipwitness: explain needs an ADDRESS or the ID of a conflict: 'ipwitness owners' and 'ipwitness conflicts' list them\n"+
+	c.wantStderr(t, "ipwitness: explain needs an ADDRESS, or another THING that has one: 'ipwitness owners' and 'ipwitness conflicts' list them\n"+
 		"Run 'ipwitness explain --help' for usage.\n")
 }
 

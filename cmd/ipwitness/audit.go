@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,11 +18,12 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// findingListing lists findings.
+type findingListing = listing[*pb.ListFindingsResponse, *pb.WatchFindingsResponse, *pb.Finding]
+
 // auditCommand contains the flags of audit.
 type auditCommand struct {
 	query
-	address string // the requested address
-	name    string // the requested id or node
 	kind    string
 	fixPlan bool
 	pools   []*pb.Pool // that were audited; not known for a time in the past
@@ -32,101 +32,61 @@ type auditCommand struct {
 
 func newAudit(sys system) *cobra.Command {
 	c := &auditCommand{query: query{sys: sys}}
-	cmd := &cobra.Command{
-		Use:               "audit [ID|ADDRESS|NODE] [flags]",
-		Short:             "Compare IPAM records with the real owners of addresses",
-		Args:              argument("the ID or the ADDRESS of a finding, or the name of a NODE", ""),
-		ValidArgsFunction: c.completeArgument(findingIDs, nodeNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			arg := strings.Join(args, "")
-			var err error
-			if addr, failed := parseAddress(arg); failed == nil {
-				c.address = addr.String()
-			} else if arg != "" && !nodeName.MatchString(arg) {
-				err = fmt.Errorf("%q is not the id of a finding, an address (10.244.0.7) or the name of a node", arg)
-			} else {
-				c.name = arg
+	l := &findingListing{
+		query: &c.query, kind: show.FindingKind, items: (*pb.ListFindingsResponse).GetFindings, item: (*pb.WatchFindingsResponse).GetFinding,
+		paged: true,
+		prepare: func(_ context.Context, _ url.Values, findings []*pb.Finding) []*pb.Finding {
+			show.SortFindings(findings)
+			return findings
+		},
+		counts: func(f *pb.Finding) bool { return f.GetSeverity() != pb.Finding_INFO },
+		more: func(ask url.Values) {
+			if c.kind != "" {
+				ask.Set("kind", c.kind)
 			}
-			if err := cmp.Or(err, c.checkWatch(),
-				exclusive(c.fixPlan && !c.at.IsZero(), "--fix-plan", "--at", "a plan repairs the current state")); err != nil {
+		},
+		page: func(_ context.Context, f *pb.Finding) error {
+			if !c.at.IsZero() {
+				f.Remedy, f.Fixes = nil, nil // steps of the past are not safe to follow now
+			}
+			return show.Finding(sys.stdout, f, c.layout(), c.now())
+		},
+		table: func(_ context.Context, findings []*pb.Finding) error {
+			if err := show.Findings(sys.stdout, findings, c.layout(), c.now()); err != nil || len(c.pools) == 0 {
 				return err
 			}
-			switch {
-			case c.fixPlan && (c.watch || c.format != show.FormatTable):
-				return errors.New("--fix-plan prints a shell script and cannot be combined with --watch or --output: remove them")
-			case c.watch:
-				return c.follow(cmd.Context())
-			}
-			return c.list(cmd.Context())
+			fmt.Fprintln(sys.stdout)
+			return show.Pools(sys.stdout, c.pools, c.layout())
 		},
 	}
-	c.addListFlags(cmd)
-	c.addClusterFlag(cmd, "findings in the cluster")
-	c.addFilters(cmd, "findings", nil, "node", "namespace", "workload", "cidr", "mac", "incident")
-	c.addWatchFlag(cmd)
-	c.addAtFlag(cmd)
+	l.none = c.none
+	cmd := l.command("audit [THING] [flags]", "Compare IPAM records with the real owners of addresses", findingIDs, nodeNames)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		about := strings.Join(args, "")
+		switch err := exclusive(c.fixPlan && !c.at.IsZero(), "--fix-plan", "--at", "a plan repairs the current state"); {
+		case err != nil:
+			return err
+		case c.fixPlan && (c.watch || c.format != show.FormatTable):
+			return errors.New("--fix-plan prints a shell script and cannot be combined with --watch or --output: remove them")
+		case c.watch:
+			if err := c.checkWatch(); err != nil {
+				return err
+			}
+			if err := c.expect(cmd.Context(), about); err != nil {
+				return err
+			}
+			return l.run(cmd.Context(), about)
+		}
+		return c.list(cmd.Context(), l, about)
+	}
+	l.add(cmd, "a finding above INFO", nil, "node", "namespace", "workload", "cidr", "mac", "incident")
 	wordFlag(cmd, &c.kind, "kind", "KIND", "findings of this kind, like "+verdict.FindingLeaked, "a kind of finding", verdict.FindingKinds())
 	cmd.Flags().BoolVar(&c.fixPlan, "fix-plan", false, "print a shell script that repairs IPAM")
-	c.addExitCodeFlag(cmd, "a finding above INFO")
 	return cmd
 }
 
-// keep reports whether a finding is selected.
-func (c *auditCommand) keep(f *pb.Finding) bool {
-	if c.address != "" {
-		return f.GetAddress() == c.address || slices.Contains(f.GetAddresses(), c.address)
-	}
-	return c.name == "" || f.GetId() == c.name || slices.Contains(show.FindingNodes(f), c.name)
-}
-
-// ask returns the parameters of a request for findings.
-func (c *auditCommand) ask(kind string) (url.Values, error) {
-	ask := url.Values{}
-	if c.address != "" {
-		ask.Set("address", c.address)
-	}
-	if kind != "" {
-		ask.Set("kind", kind)
-	}
-	return ask, c.filters.ask(ask)
-}
-
-// findings returns the findings that the command asks for. known reports whether any
-// finding has the requested ID or node, even if it is of another kind.
-func (c *auditCommand) findings(ctx context.Context) (findings []*pb.Finding, known bool, coverage *pb.Coverage, err error) {
-	kind := c.kind
-	if c.name != "" {
-		kind = ""
-		if c.at.IsZero() && !c.filtered() {
-			f := &pb.Finding{}
-			err := c.client().get(ctx, "/v1/findings/"+url.PathEscape(c.name), nil, f)
-			if err == nil {
-				findings, known = []*pb.Finding{f}, true
-				coverage, err = c.coverage(ctx)
-			}
-			if err != nil && !unknown(err) {
-				return nil, false, nil, err
-			}
-		}
-	}
-	if !known {
-		ask, err := c.ask(kind)
-		if err == nil {
-			findings, coverage, err = list(ctx, &c.query, "/v1/findings", ask, (*pb.ListFindingsResponse).GetFindings)
-		}
-		if err != nil {
-			return nil, false, nil, err
-		}
-	}
-	findings = slices.DeleteFunc(findings, func(f *pb.Finding) bool { return !c.keep(f) })
-	known = len(findings) > 0
-	findings = slices.DeleteFunc(findings, func(f *pb.Finding) bool { return c.kind != "" && f.GetKind() != c.kind })
-	show.SortFindings(findings)
-	return findings, known, coverage, nil
-}
-
 // audited requests the pools. A fleet does not know those of its clusters.
-func (c *auditCommand) audited(ctx context.Context) error {
+func (c *auditCommand) audited(ctx context.Context, about string) error {
 	_, err := pages(ctx, c.client(), "/v1/pools", nil, func(page *pb.ListPoolsResponse) bool {
 		c.pools = append(c.pools, page.GetPools()...)
 		return true
@@ -134,7 +94,23 @@ func (c *auditCommand) audited(ctx context.Context) error {
 	if isCode(err, codes.Unimplemented) {
 		err = nil
 	}
-	c.pools = slices.DeleteFunc(c.pools, func(p *pb.Pool) bool { return c.name != "" && p.GetNode() != "" && p.GetNode() != c.name })
+	c.pools = slices.DeleteFunc(c.pools, func(p *pb.Pool) bool {
+		return about != "" && !addressed(about) && p.GetNode() != "" && p.GetNode() != about
+	})
+	return err
+}
+
+// checkSilent notes whether the thing is a node that is disconnected.
+func (c *auditCommand) checkSilent(ctx context.Context, about string) error {
+	if about == "" || addressed(about) || !c.at.IsZero() {
+		return nil
+	}
+	nodes, err := c.nodes(ctx)
+	if slices.Contains(nodes.GetCoverage().GetSilentNodes(), about) || slices.ContainsFunc(nodes.GetNodes(), func(n *pb.Node) bool {
+		return n.GetName() == about && n.GetState() != pb.Node_LIVE
+	}) {
+		c.silent = about
+	}
 	return err
 }
 
@@ -149,8 +125,12 @@ func (c *auditCommand) onDemand(ctx context.Context) []*pb.Finding {
 
 // list shows findings as tables, or the details of the findings of one address or id. The pools and nodes of
 // the past are not known.
-func (c *auditCommand) list(ctx context.Context) error {
-	findings, known, coverage, err := c.findings(ctx)
+func (c *auditCommand) list(ctx context.Context, l *findingListing, about string) error {
+	ask, err := l.ask(about)
+	if err != nil {
+		return err
+	}
+	findings, coverage, err := l.list(ctx, ask)
 	// A plan is of problems that last. If nothing else is awaited, whether they do is known within seconds.
 	other := func(a *pb.Awaited) bool { return a.GetWhat() != pb.Awaited_JUDGEMENT }
 	for range 30 {
@@ -162,7 +142,7 @@ func (c *auditCommand) list(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(300 * time.Millisecond):
 		}
-		findings, known, coverage, err = c.findings(ctx)
+		findings, coverage, err = l.list(ctx, ask)
 	}
 	if err != nil {
 		return c.unknownAt(err)
@@ -174,79 +154,35 @@ func (c *auditCommand) list(ctx context.Context) error {
 		findings = append(findings, c.onDemand(ctx)...)
 	}
 	if len(findings) == 0 {
-		if err := c.checkNode(ctx, c.filters.get("node")); err != nil {
+		if err := errors.Join(c.checkNode(ctx, c.filters.get("node")), c.checkSilent(ctx, about)); err != nil {
 			return err
 		}
 	}
 	if c.at.IsZero() {
-		if err = c.audited(ctx); err != nil {
+		if err = c.audited(ctx, about); err != nil {
 			return err
 		}
 	}
 	c.warn(coverage)
-	if c.at.IsZero() && c.name != "" && !known {
-		if c.silent, err = c.checkName(ctx, coverage); err != nil {
+	if len(findings) == 0 && c.silent == "" {
+		if err := c.checkThing(ctx, about, coverage); err != nil {
 			return err
 		}
 	}
-	switch {
-	case c.fixPlan:
-		var nodes *pb.ListNodesResponse
-		if nodes, err = c.nodes(ctx); err == nil {
-			err = show.FixPlan(c.sys.stdout, findings, show.Origin{
-				Server: c.client().base, Nodes: nodes.GetNodes(), Coverage: coverage, Now: c.sys.now(),
-			})
-		}
-	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, show.FindingKind, findings, c.basis(coverage)...)
-	case len(findings) > 0 && (c.address != "" || c.name != "" && findings[0].GetId() == c.name):
-		err = inFull(&c.query, findings, func(f *pb.Finding) error {
-			if !c.at.IsZero() {
-				f.Remedy, f.Fixes = nil, nil // steps of the past are not safe to follow now
-			}
-			return show.Finding(c.sys.stdout, f, c.layout(), c.now())
+	if !c.fixPlan {
+		return errors.Join(l.show(ctx, about, findings, coverage), c.found(findings, coverage))
+	}
+	nodes, err := c.nodes(ctx)
+	if err == nil {
+		err = show.FixPlan(c.sys.stdout, findings, show.Origin{
+			Server: c.client().base, Nodes: nodes.GetNodes(), Coverage: coverage, Now: c.sys.now(),
 		})
-	default:
-		err = c.tables(ctx, findings, coverage)
 	}
 	return errors.Join(err, c.found(findings, coverage))
 }
 
-// checkName looks up the node that the command asks for. It returns its name if the node is disconnected, and an
-// error if there is no such node.
-func (c *auditCommand) checkName(ctx context.Context, coverage *pb.Coverage) (silent string, err error) {
-	name := c.name
-	nodes, err := c.nodes(ctx)
-	if err != nil {
-		return "", err
-	}
-	known := slices.Contains(coverage.GetSilentNodes(), name)
-	for _, n := range nodes.GetNodes() {
-		if n.GetName() != name {
-			continue
-		}
-		if n.GetState() == pb.Node_LIVE {
-			return "", nil
-		}
-		known = true
-	}
-	switch {
-	case known:
-		return name, nil
-	case c.exitCode && coverage.GetIncomplete():
-		c.note("No finding with the id %[1]s and no node %[1]s is known so far.", name)
-		return "", exitCannotTell // an unseen node or finding may have this name
-	}
-	matching := ""
-	if c.filtered() {
-		matching = " that matches the filters"
-	}
-	return "", fmt.Errorf("there is no finding with the id %[1]q%[3]s and no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' lists the nodes",
-		name, c.sys.program, matching)
-}
-
-// tables shows findings and the audited pools, or prints that nothing was found, and what was audited.
-func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, coverage *pb.Coverage) error {
+// none prints that there are no findings, what was audited, and the pools.
+func (c *auditCommand) none(ctx context.Context, about string, coverage *pb.Coverage) error {
 	what, known := "", ""
 	if c.kind != "" {
 		what = " of kind " + c.kind
@@ -254,24 +190,20 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, cover
 	if c.filtered() {
 		what += " that matches the filters"
 	}
-	if name := c.address + c.name; name != "" {
-		what += " about " + name
+	if about != "" {
+		what += " about " + about
 	}
 	if coverage.GetIncomplete() || c.gap != nil {
 		known = " is known"
 	}
 	switch {
-	case len(findings) > 0:
-		if err := show.Findings(c.sys.stdout, findings, c.layout(), c.now()); err != nil {
-			return err
-		}
 	case c.silent != "":
 		c.note("Cannot tell: no finding%s is known, and node %s is disconnected.", what, c.silent)
 	case !c.at.IsZero() || coverage.GetClusters() > 0:
 		c.note("No finding%s%s.", what, known)
 	case len(c.pools) > 0:
 		c.note("No finding%s%s. Audited: %s.", what, known, show.Audited(c.pools))
-	case c.name != "":
+	case about != "" && !addressed(about):
 		c.note("No finding%s%s. No records of IPAM are audited there, because no address pool is known.", what, known)
 	default:
 		nodes, err := c.nodes(ctx)
@@ -280,11 +212,8 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, cover
 		}
 		c.note("No finding%s, but no records of IPAM are audited: %s.", what, notAudited(nodes, c.sys.program))
 	}
-	if c.address != "" || len(c.pools) == 0 {
+	if len(c.pools) == 0 || addressed(about) {
 		return nil
-	}
-	if len(findings) > 0 {
-		fmt.Fprintln(c.sys.stdout)
 	}
 	return show.Pools(c.sys.stdout, c.pools, c.layout())
 }
@@ -328,38 +257,24 @@ func (c *auditCommand) found(findings []*pb.Finding, coverage *pb.Coverage) erro
 	return exitCannotTell
 }
 
-// follow shows findings as they appear, change and end. First, it says if nothing will be shown.
-func (c *auditCommand) follow(ctx context.Context) error {
-	ask, err := c.ask(c.kind)
-	if err != nil {
+// expect prints before a watch if nothing will be shown.
+func (c *auditCommand) expect(ctx context.Context, about string) error {
+	if err := errors.Join(c.checkSilent(ctx, about), c.audited(ctx, about)); err != nil {
 		return err
 	}
-	if c.name != "" {
-		_, known, coverage, err := c.findings(ctx)
-		if err == nil && !known {
-			c.silent, err = c.checkName(ctx, coverage)
-		}
-		if err != nil {
+	if c.silent == "" {
+		if err := c.checkThing(ctx, about, nil); err != nil {
 			return err
 		}
-	}
-	if c.silent != "" {
+	} else {
 		c.note("Node %s is disconnected: ipwitness does not see what happens there.", c.silent)
 	}
-	if err := c.audited(ctx); err != nil {
-		return err
+	if len(c.pools) > 0 {
+		return nil
 	}
-	if len(c.pools) == 0 {
-		nodes, err := c.nodes(ctx)
-		if err != nil {
-			return err
-		}
-		if nodes.GetCoverage().GetClusters() == 0 {
-			c.note("No records of IPAM are audited: %s. Findings appear here as soon as something is audited.", notAudited(nodes, c.sys.program))
-		}
+	nodes, err := c.nodes(ctx)
+	if err == nil && nodes.GetCoverage().GetClusters() == 0 {
+		c.note("No records of IPAM are audited: %s. Findings appear here as soon as something is audited.", notAudited(nodes, c.sys.program))
 	}
-	return tableWatch[*pb.WatchFindingsResponse, *pb.Finding]{
-		kind: show.FindingKind, ask: ask, item: (*pb.WatchFindingsResponse).GetFinding,
-		keep: func(f *pb.Finding) bool { return c.keep(f) && (c.kind == "" || f.GetKind() == c.kind) },
-	}.run(ctx, &c.query)
+	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"os/exec"
-	"path"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -26,18 +25,6 @@ func finding(id, kind, address string, severity pb.Finding_Severity) *pb.Finding
 	}
 }
 
-// byID answers requests for one of the findings.
-func byID(findings []*pb.Finding) func(*http.Request) (int, string) {
-	return func(r *http.Request) (int, string) {
-		for _, f := range findings {
-			if path.Base(r.URL.Path) == f.GetId() {
-				return ok(f)(r)
-			}
-		}
-		return http.StatusNotFound, `{"code":5,"message":"no such finding"}`
-	}
-}
-
 // audited returns a server with findings and one pool.
 func audited(findings ...*pb.Finding) handler {
 	return handler{
@@ -50,7 +37,6 @@ func audited(findings ...*pb.Finding) handler {
 			}
 			return ok(&out)(r)
 		},
-		"/v1/findings/": byID(findings),
 		"/v1/conflicts": ok(&pb.ListConflictsResponse{Coverage: everything}),
 		"/v1/pools":     ok(&pb.ListPoolsResponse{Pools: []*pb.Pool{{Ipam: "host-local", Name: "/var/lib/cni/networks/cbr0", Node: "node-1", State: pb.Pool_KNOWN, Size: 253, Allocated: 12}}}),
 		"/v1/nodes":     ok(&pb.ListNodesResponse{Nodes: []*pb.Node{{Name: "node-1", State: pb.Node_LIVE, BootId: "b00t", Netns: "1"}, {Name: "node-2", State: pb.Node_DISCONNECTED}}, Kubernetes: &pb.Kubernetes{State: pb.Kubernetes_OFF}}),
@@ -99,7 +85,6 @@ func TestAuditShowsTablesOrPages(t *testing.T) {
 		finding("bcd", "leaked", "10.0.0.8", pb.Finding_WARNING),
 		finding("abc", "in-use-unallocated", "10.0.0.7", pb.Finding_CRITICAL),
 	)
-	listed := server["/v1/findings"]
 	for args, want := range map[string]string{
 		"audit": `SEVERITY  KIND                ADDRESS   HOLDER    NODE    POOL             SINCE   ID
 CRITICAL  in-use-unallocated  10.0.0.7  shop/web  node-1  host-local cbr0  1m ago  abc
@@ -123,11 +108,6 @@ host-local  /var/lib/cni/networks/cbr0  node-1  KNOWN  12/253 (4%)  0       -
 		c.wantStderr(t, "")
 	}
 	for _, args := range []string{"audit abc", "audit 10.0.0.7"} {
-		if args == "audit abc" {
-			delete(server, "/v1/findings") // it is not needed
-		} else {
-			server["/v1/findings"] = listed
-		}
 		c := serve(t, server)
 		c.run(t, 0, strings.Fields(args)...)
 		if got := c.stdout.String(); !strings.HasPrefix(got, "IPAM is wrong about 10.0.0.7.\n\nFinding:   abc\n") || strings.Contains(got, "10.0.0.8") {
@@ -179,7 +159,7 @@ func TestAuditWatches(t *testing.T) {
 		defer cancel()
 		s := &script{cancel: cancel, begin: time.Now(), tries: []try{
 			{status: 200, body: `{"pools":[{"ipam":"host-local"}]}`},
-			{status: 200, body: event("ADDED", "a", "10.0.0.1") + `{"result":{"type":"BOOKMARK"}}` + "\n" + event("ADDED", "b", "10.0.0.2") + event("REMOVED", "a", "10.0.0.1")},
+			{status: 200, body: event("ADDED", "a", "10.0.0.1") + `{"result":{"type":"BOOKMARK"}}` + "\n" + event("REMOVED", "a", "10.0.0.1")},
 		}}
 		c := newConsole()
 		c.transport = s

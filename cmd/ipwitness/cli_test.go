@@ -79,7 +79,7 @@ func (h handler) of(p string) func(r *http.Request) (status int, body string) {
 }
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	answer := h.of(r.URL.Path)
+	answer := about(r, h.of(r.URL.Path))
 	if answer == nil {
 		http.NotFound(w, r)
 		return
@@ -127,10 +127,8 @@ func TestExitCodes(t *testing.T) {
 			out.Conflicts = append(out.Conflicts, conflict(fmt.Sprint("id", i), s))
 		}
 		return handler{
-			"/v1/conflicts":     ok(&out),
-			"/v1/conflicts/abc": ok(conflict("abc", pb.Conflict_CONFIRMED)),
-			"/v1/conflicts/ack": ok(acknowledged("ack")),
-			"/v1/owners":        func(*http.Request) (int, string) { return 400, `{"code":3,"message":"no such address"}` },
+			"/v1/conflicts": ok(&out),
+			"/v1/owners":    func(*http.Request) (int, string) { return 400, `{"code":3,"message":"no such address"}` },
 		}
 	}
 	known := handler{"/v1/conflicts": ok(&pb.ListConflictsResponse{Conflicts: []*pb.Conflict{acknowledged("ack"), conflict("abc", pb.Conflict_SUSPECTED)}, Coverage: everything})}
@@ -145,10 +143,10 @@ func TestExitCodes(t *testing.T) {
 		"confirmed":                     {list(pb.Conflict_SUSPECTED, pb.Conflict_CONFIRMED), []string{"conflicts", "--exit-code"}, 2},
 		"confirmed, as JSON":            {list(pb.Conflict_CONFIRMED), []string{"conflicts", "--exit-code", "-o", "json"}, 2},
 		"confirmed, not asked":          {list(pb.Conflict_CONFIRMED), []string{"conflicts"}, 0},
-		"one by id":                     {list(), []string{"conflicts", "abc", "--exit-code"}, 2},
+		"one by id":                     {list(pb.Conflict_CONFIRMED), []string{"conflicts", "id0", "--exit-code"}, 2},
 		"one by address":                {list(pb.Conflict_CONFIRMED), []string{"conflicts", "10.0.0.7", "--exit-code"}, 2},
 		"acknowledged":                  {known, []string{"conflicts", "--exit-code"}, 0},
-		"acknowledged, by id":           {list(), []string{"conflicts", "ack", "--exit-code"}, 0},
+		"acknowledged, by id":           {known, []string{"conflicts", "ack", "--exit-code"}, 0},
 		"the server refuses":            {list(), []string{"owners"}, 1},
 		"not a server of ours":          {handler{}, []string{"conflicts", "--exit-code"}, 1},
 		"watch and exit code":           {list(), []string{"conflicts", "--exit-code", "-w"}, 1},
@@ -328,7 +326,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 }
 
 func TestServerErrorsAreShownVerbatim(t *testing.T) {
-	c := serve(t, handler{"/v1/conflicts/abc": func(*http.Request) (int, string) {
+	c := serve(t, handler{"/v1/conflicts": func(*http.Request) (int, string) {
 		return 404, `{"code":5, "message":"there is no conflict abc: list them with all=true", "details":[]}`
 	}})
 	c.run(t, 1, "conflicts", "abc")
@@ -359,7 +357,7 @@ func TestListsFollowPages(t *testing.T) {
 		return ok(page)(r)
 	}})
 	c.run(t, 0, "owners", "10.0.0.0/8", "-o", "json")
-	want := []string{"cidr=10.0.0.0%2F8", "cidr=10.0.0.0%2F8&page_token=page2", "cidr=10.0.0.0%2F8&page_token=page3"}
+	want := []string{"about=10.0.0.0%2F8", "about=10.0.0.0%2F8&page_token=page2", "about=10.0.0.0%2F8&page_token=page3"}
 	if fmt.Sprint(asked) != fmt.Sprint(want) {
 		t.Errorf("got requests %v, want %v", asked, want)
 	}
@@ -378,11 +376,11 @@ func TestEmptyListsAreExplainedOnStderr(t *testing.T) {
 	}
 	tests := []struct{ args, stdout, stderr string }{
 		{"owners", "", "No owners: no agent has reported an address yet. 'ipwitness nodes' lists the agents.\n"},
-		{"owners 10.0.0.1", "", "No owner of address 10.0.0.1.\n"},
-		{"owners default/web", "", "No owner matches pod default/web.\n"},
+		{"owners 10.0.0.1", "", "No owner of 10.0.0.1.\n"},
+		{"owners default/web", "", "No owner of default/web.\n"},
 		{"owners -o json", "{\n  \"owners\": []\n}\n", ""},
 		{"conflicts", "", "No conflicts.\n"},
-		{"conflicts 10.0.0.1", "", "10.0.0.1 is not in conflict. 'ipwitness explain 10.0.0.1' shows why.\n"},
+		{"conflicts 10.0.0.1", "", "No conflict is about 10.0.0.1. 'ipwitness explain 10.0.0.1' shows why.\n"},
 		{"conflicts -o yaml", "conflicts: []\n", ""},
 		{"nodes", "", "No nodes: no agent has connected yet.\n"},
 		{"nodes -o json", "{\n  \"nodes\": [],\n  \"problems\": []\n}\n", ""},
@@ -413,7 +411,7 @@ func TestWorkloadNamesSelectOwners(t *testing.T) {
 func TestExplainTakesAnID(t *testing.T) {
 	var asked, senders string
 	c := serve(t, handler{
-		"/v1/conflicts/abc": ok(conflict("abc", pb.Conflict_CONFIRMED)),
+		"/v1/conflicts": ok(&pb.ListConflictsResponse{Conflicts: []*pb.Conflict{conflict("abc", pb.Conflict_CONFIRMED)}}),
 		"/v1/explain": func(r *http.Request) (int, string) {
 			asked, senders = r.URL.Query().Get("address"), r.URL.Query().Get("senders")
 			return ok(&pb.ExplainResponse{Address: asked, Summary: "Because."})(r)

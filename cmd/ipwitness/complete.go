@@ -33,6 +33,9 @@ type candidates struct {
 	begun string // what the user has typed
 	found []cobra.Completion
 	seen  map[string]bool
+	// near, if set, is a name: found are names that resemble it, and known is set if it is one, or a part of one.
+	near  string
+	known bool
 }
 
 // source adds the values of one kind to candidates. Errors end it, and are not shown.
@@ -40,6 +43,13 @@ type source func(ctx context.Context, c *candidates)
 
 // add adds a value if it continues what the user has typed. It returns false if there are enough.
 func (c *candidates) add(value, about string) bool {
+	if c.near != "" {
+		if c.known = c.known || strings.Contains(value, c.near); similar(value, c.near) && !c.seen[value] {
+			c.seen[value] = true
+			c.found = append(c.found, form.Visible(value))
+		}
+		return !c.known
+	}
 	if strings.HasPrefix(value, c.begun) && !c.seen[value] && value != "" {
 		c.seen[value] = true
 		c.found = append(c.found, cobra.CompletionWithDesc(form.Visible(value), form.Visible(about)))
@@ -69,9 +79,16 @@ func (q *query) complete(sources ...source) cobra.CompletionFunc {
 	}
 }
 
-// completeArgument is like complete, for the only argument of a command.
-func (q *query) completeArgument(sources ...source) cobra.CompletionFunc {
-	complete := q.complete(sources...)
+// completeThing completes the only argument of a command: what it usually is, and once something is begun, everything that
+// has a name.
+func (q *query) completeThing(usual ...source) cobra.CompletionFunc {
+	complete := q.complete(append(usual, func(ctx context.Context, c *candidates) {
+		for _, s := range []source{conflictItems, incidentIDs, findingIDs, nodeNames, workloadNames, ownerAddresses} {
+			if c.begun != "" && len(c.found) < mostCandidates {
+				s(ctx, c)
+			}
+		}
+	})...)
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -82,6 +99,15 @@ func (q *query) completeArgument(sources ...source) cobra.CompletionFunc {
 
 // owners passes the owners that the parameters select to take, until it returns false.
 func (c *candidates) owners(ctx context.Context, ask url.Values, take func(*pb.Owner) bool) {
+	if c.near != "" { // the names of the first owners are enough
+		var page pb.ListOwnersResponse
+		if c.client().get(ctx, "/v1/owners", c.within(url.Values{"page_size": {"10000"}}), &page) == nil {
+			for _, o := range page.GetOwners() {
+				take(o)
+			}
+		}
+		return
+	}
 	ask.Set("page_size", scanPage)
 	_, _ = pages(ctx, c.client(), "/v1/owners", ask, func(page *pb.ListOwnersResponse) bool {
 		return !slices.ContainsFunc(page.GetOwners(), func(o *pb.Owner) bool { return !take(o) })
@@ -91,7 +117,7 @@ func (c *candidates) owners(ctx context.Context, ask url.Values, take func(*pb.O
 // narrowed returns the parameters of the filters that are set.
 func (c *candidates) narrowed() url.Values {
 	ask := url.Values{}
-	if c.filters.ask(ask) != nil {
+	if c.near != "" || c.filters.ask(ask) != nil {
 		return url.Values{}
 	}
 	return ask
@@ -111,29 +137,24 @@ func conflictItems(ctx context.Context, c *candidates) {
 // ownerAddresses adds the addresses of owners, once an address is begun.
 func ownerAddresses(ctx context.Context, c *candidates) {
 	if c.begun != "" && strings.Trim(c.begun, "0123456789abcdefABCDEF.:") == "" {
-		c.owners(ctx, c.narrowed(), func(o *pb.Owner) bool { return c.add(o.GetAddress(), show.Name(o)) })
+		c.owners(ctx, c.narrowed(), func(o *pb.Owner) bool { return c.add(o.GetAddress(), pb.OwnerName(o)) })
 	}
 }
 
-// pods adds pods as NAMESPACE/POD, or by their names if a namespace is selected.
-func pods(ctx context.Context, c *candidates) { podsOf(ctx, c, c.narrowed()) }
-
-// longPods adds pods as NAMESPACE/POD.
-func longPods(ctx context.Context, c *candidates) { podsOf(ctx, c, url.Values{}) }
-
-func podsOf(ctx context.Context, c *candidates, ask url.Values) {
+// workloadNames adds the names of owners or, if a namespace is selected and not begun, of the pods in it.
+func workloadNames(ctx context.Context, c *candidates) {
+	ask := c.narrowed()
 	namespace, _, begun := strings.Cut(c.begun, "/")
 	short := ask.Get("namespace") != "" && !begun
-	if begun {
+	if begun && namespaceName.MatchString(namespace) && !slices.Contains([]string{"container", "vm", "host", "netns", "process", "pod-uid"}, namespace) {
 		ask.Set("namespace", namespace)
 	}
 	c.owners(ctx, ask, func(o *pb.Owner) bool {
-		w := o.GetWorkload()
-		if w.GetKind() != pb.Workload_POD || w.GetName() == "" {
+		name := pb.OwnerName(o)
+		switch w := o.GetWorkload(); {
+		case w.GetKind() == pb.Workload_EXTERNAL, w.GetKind() == pb.Workload_HOST && c.near != "": // nodes have the names of hosts
 			return true
-		}
-		name := w.GetNamespace() + "/" + w.GetName()
-		if short {
+		case short:
 			name = w.GetName()
 		}
 		return c.add(name, o.GetAddress()+" on "+o.GetNode())
@@ -151,7 +172,7 @@ func namespaces(ctx context.Context, c *candidates) {
 // workloads adds namespaces and, once one is complete, the pods in it.
 func workloads(ctx context.Context, c *candidates) {
 	if strings.Contains(c.begun, "/") {
-		longPods(ctx, c)
+		workloadNames(ctx, c)
 	} else {
 		namespaces(ctx, c)
 	}

@@ -66,16 +66,16 @@ func TestCompletion(t *testing.T) {
 		want []string
 	}{
 		{"conflicts ", []string{"abc\tCONFIRMED 10.0.0.7: a/x | b/y"}},
-		{"conflicts 10.", []string{"10.0.0.7\tCONFIRMED: a/x | b/y"}},
+		{"conflicts 10.0.", []string{"10.0.0.1\thost/node-1", "10.0.0.7\tCONFIRMED: a/x | b/y"}},
 		{"conflicts abc ", nil},
-		{"acknowledge a", []string{"abc\tCONFIRMED 10.0.0.7: a/x | b/y"}},
+		{"acknowledge a", []string{"abc\tCONFIRMED 10.0.0.7: a/x | b/y", "abcd\tCRITICAL It is held twice."}},
 		{"explain 10.244.1.", []string{"10.244.1.9\tshop/cart"}},
 		{"explain fd00:10:", []string{"fd00:10:244::7\tshop/cart"}},
-		{"owners ", []string{"default/web-1\t10.244.0.7 on node-1", "default/web-2\t10.244.0.8 on node-2", "shop/cart\t10.244.1.9 on node-2"}},
+		{"owners ", []string{"default/web-1\t10.244.0.7 on node-1", "default/web-2\t10.244.0.8 on node-2", "host/node-1\t10.0.0.1 on node-1", "shop/cart\t10.244.1.9 on node-2"}},
 		{"owners default/web-1 ", nil},
 		{"owners sh", []string{"shop/cart\t10.244.1.9 on node-2"}},
-		{"owners 10.244.0", []string{"10.244.0.7\tdefault/web-1", "10.244.0.8\tdefault/web-2"}},
-		{"owners --node node-1 10.244.0.", []string{"10.244.0.7\tdefault/web-1"}},
+		{"owners 10.244.0", []string{"10.244.0.7\tdefault/web-1", "10.244.0.8\tdefault/web-2", "10.244.0.99\tWARNING leaked: 10.244.0.99"}},
+		{"owners --node node-1 10.244.0.", []string{"10.244.0.7\tdefault/web-1", "10.244.0.99\tWARNING leaked: 10.244.0.99"}},
 		{"owners -n default ", []string{"web-1\t10.244.0.7 on node-1", "web-2\t10.244.0.8 on node-2"}},
 		{"owners -n default default/web-2", []string{"default/web-2\t10.244.0.8 on node-2"}},
 		{"history shop/", []string{"shop/cart\t10.244.1.9 on node-2"}},
@@ -209,7 +209,7 @@ func TestBashCompletes(t *testing.T) {
 		"ipwitness owners shop/":        "shop/cart",
 		"ipwitness owners fd00:10:":     "244::7", // bash has completed the words before the last colon
 		"ipwitness explain 10.244.1.":   "10.244.1.9",
-		"ipwitness conflicts a":         "abc",
+		"ipwitness conflicts abc":       "abc,abcd",
 	} {
 		cmd := exec.Command("bash", "--norc", "-c", script, "bash", line)
 		cmd.Env = env

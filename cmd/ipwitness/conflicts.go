@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,193 +19,47 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// conflictsCommand has the flags of conflicts.
-type conflictsCommand struct {
-	query
-	all, ungrouped bool
-}
-
 func newConflicts(sys system) *cobra.Command {
-	c := &conflictsCommand{query: query{sys: sys}}
-	cmd := &cobra.Command{
-		Use:               "conflicts [ID|ADDRESS] [flags]",
-		Short:             "List the addresses that more than one owner holds",
-		Args:              argument("the ID or the ADDRESS of a conflict", ""),
-		ValidArgsFunction: c.completeArgument(conflictItems),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.checkWatch(); err != nil {
-				return err
+	q := &query{sys: sys}
+	var all, ungrouped bool
+	l := &listing[*pb.ListConflictsResponse, *pb.WatchConflictsResponse, *pb.Conflict]{
+		query: q, kind: show.ConflictKind, items: (*pb.ListConflictsResponse).GetConflicts, item: (*pb.WatchConflictsResponse).GetConflict,
+		paged: true,
+		counts: func(c *pb.Conflict) bool {
+			return c.GetState() == pb.Conflict_CONFIRMED && c.GetAcknowledgement() == nil
+		},
+		page: func(_ context.Context, conflict *pb.Conflict) error {
+			if !q.at.IsZero() {
+				conflict.Remedy = nil // steps of the past are not safe to follow now
 			}
-			var id, address string
-			if len(args) > 0 {
-				var err error
-				if id, address, err = idOrAddress(args[0]); err != nil {
-					return err
-				}
+			return show.Conflict(sys.stdout, conflict, q.layout(), q.now())
+		},
+		table: func(_ context.Context, conflicts []*pb.Conflict) error {
+			layout := q.layout()
+			layout.Ungrouped = ungrouped
+			notes, err := show.Conflicts(sys.stdout, conflicts, layout, q.now())
+			for _, note := range notes {
+				q.note("%s", note)
 			}
-			if filters := c.filters.given(); id != "" && len(filters) > 0 {
-				return fmt.Errorf("an ID selects one conflict and cannot be combined with %s: remove one of them", strings.Join(filters, " or "))
-			}
-			switch {
-			case c.watch:
-				return c.follow(cmd.Context(), id, address)
-			case id != "":
-				return c.one(cmd.Context(), id)
-			default:
-				return c.list(cmd.Context(), address)
-			}
+			return err
 		},
 	}
-	c.addListFlags(cmd)
-	c.addTableFlags(cmd, "conflicts", show.ConflictKind.Orders)
-	c.addClusterFlag(cmd, "conflicts in the cluster")
-	c.addFilters(cmd, "conflicts", pb.Conflict_State_value, "node", "namespace", "workload", "cidr", "mac", "scope", "cause", "state", "incident")
-	c.addWatchFlag(cmd)
-	c.addAtFlag(cmd)
-	cmd.Flags().BoolVar(&c.ungrouped, "ungrouped", false, "a line for each conflict, also if many have the same owners")
-	cmd.Flags().BoolVar(&c.all, "all", false, "include resolved conflicts")
-	c.addExitCodeFlag(cmd, "a confirmed, unacknowledged conflict")
+	l.more = func(ask url.Values) {
+		if all || ask.Has("about") && !q.watch {
+			ask.Set("all", "true")
+		}
+	}
+	l.prepare = func(_ context.Context, _ url.Values, conflicts []*pb.Conflict) []*pb.Conflict { // of a thing: the resolved ones only if no others are
+		if !all && slices.ContainsFunc(conflicts, show.Active) {
+			conflicts = slices.DeleteFunc(conflicts, func(c *pb.Conflict) bool { return !show.Active(c) })
+		}
+		return conflicts
+	}
+	cmd := l.command("conflicts [THING] [flags]", "List the addresses that more than one owner holds", conflictItems)
+	l.add(cmd, "a confirmed, unacknowledged conflict", pb.Conflict_State_value, "node", "namespace", "workload", "cidr", "mac", "scope", "cause", "state", "incident")
+	cmd.Flags().BoolVar(&ungrouped, "ungrouped", false, "a line for each conflict, also if many have the same owners")
+	cmd.Flags().BoolVar(&all, "all", false, "include resolved conflicts")
 	return cmd
-}
-
-// one shows the details of one conflict.
-func (c *conflictsCommand) one(ctx context.Context, id string) error {
-	conflict, coverage, err := c.conflict(ctx, id)
-	if err == nil && coverage == nil {
-		coverage, err = c.coverage(ctx)
-	}
-	if err != nil {
-		return c.unknownAt(err)
-	}
-	c.warn(coverage)
-	switch {
-	case c.format == show.FormatName, c.format == show.FormatCSV:
-		err = show.List(c.sys.stdout, c.format, show.ConflictKind, []*pb.Conflict{conflict})
-	case c.format.ForPrograms():
-		if c.format.Whole() {
-			c.noteGap() // which the conflict does not contain
-		}
-		err = show.Message(c.sys.stdout, c.format, conflict)
-	default:
-		err = c.page(conflict)
-	}
-	return errors.Join(err, c.found(coverage, conflict))
-}
-
-// conflict requests one conflict. The coverage is nil if the answer has none.
-func (q *query) conflict(ctx context.Context, id string) (*pb.Conflict, *pb.Coverage, error) {
-	if q.at.IsZero() {
-		conflict := &pb.Conflict{}
-		return conflict, nil, q.client().get(ctx, "/v1/conflicts/"+url.PathEscape(id), nil, conflict)
-	}
-	all, coverage, err := q.conflicts(ctx, url.Values{"all": {"true"}})
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, conflict := range all {
-		if conflict.GetId() == id {
-			return conflict, coverage, nil
-		}
-	}
-	q.noteGap()
-	return nil, nil, fmt.Errorf("there was no conflict %[1]s at %[2]s: '%[3]s history --kind conflict' lists the conflicts of the past",
-		id, utc(q.at), q.sys.program)
-}
-
-// list shows a table of all conflicts, or the details of the conflicts of one address.
-func (c *conflictsCommand) list(ctx context.Context, address string) error {
-	ask := url.Values{}
-	if address != "" {
-		ask.Set("address", address)
-	}
-	if c.all || address != "" {
-		ask.Set("all", "true")
-	}
-	if err := c.filters.ask(ask); err != nil {
-		return err
-	}
-	conflicts, coverage, err := c.conflicts(ctx, ask)
-	if err != nil {
-		return c.unknownAt(err)
-	}
-	if !c.all && slices.ContainsFunc(conflicts, show.Active) {
-		conflicts = slices.DeleteFunc(conflicts, func(c *pb.Conflict) bool { return !show.Active(c) })
-	}
-	if len(conflicts) == 0 {
-		if err := c.checkNode(ctx, c.filters.get("node")); err != nil {
-			return err
-		}
-	}
-	show.ConflictKind.Sort(conflicts, c.sortBy)
-	c.warn(coverage)
-	switch {
-	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, show.ConflictKind, conflicts, c.basis(coverage)...)
-	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.gap != nil) && address != "":
-		c.note("%s is in no known conflict.", address)
-	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.gap != nil):
-		c.note("No conflicts are known.")
-	case len(conflicts) == 0 && !c.at.IsZero() && address != "":
-		c.note("%s is not in conflict.", address)
-	case len(conflicts) == 0 && address != "":
-		c.note("%s is not in conflict. '%s explain %s' shows why.", address, c.sys.program, address)
-	case len(conflicts) == 0 && c.filtered():
-		c.note("No conflict matches these filters.")
-	case len(conflicts) == 0:
-		c.note("No conflicts.")
-	case address != "":
-		err = inFull(&c.query, conflicts, c.page)
-	default:
-		layout := c.layout()
-		layout.Ungrouped = c.ungrouped
-		var notes []string
-		notes, err = show.Conflicts(c.sys.stdout, conflicts, layout, c.now())
-		for _, note := range notes {
-			c.note("%s", note)
-		}
-	}
-	return errors.Join(err, c.found(coverage, conflicts...))
-}
-
-// page shows the details of a conflict.
-func (c *conflictsCommand) page(conflict *pb.Conflict) error {
-	if !c.at.IsZero() {
-		conflict.Remedy = nil // steps of the past are not safe to follow now
-	}
-	return show.Conflict(c.sys.stdout, conflict, c.layout(), c.now())
-}
-
-// found returns the exit code for conflicts. A conflict counts if it is confirmed and not
-// acknowledged.
-func (c *conflictsCommand) found(coverage *pb.Coverage, conflicts ...*pb.Conflict) error {
-	if !c.exitCode {
-		return nil
-	}
-	return c.conclude(slices.ContainsFunc(conflicts, func(c *pb.Conflict) bool {
-		return c.GetState() == pb.Conflict_CONFIRMED && c.GetAcknowledgement() == nil
-	}), coverage)
-}
-
-// follow shows conflicts as they appear, change and end.
-func (c *conflictsCommand) follow(ctx context.Context, id, address string) error {
-	ask := url.Values{}
-	if id != "" {
-		conflict, _, err := c.conflict(ctx, id)
-		if err != nil {
-			return err
-		}
-		address = conflict.GetAddress()
-	}
-	if address != "" {
-		ask.Set("address", address)
-	}
-	if err := c.filters.ask(ask); err != nil {
-		return err
-	}
-	return tableWatch[*pb.WatchConflictsResponse, *pb.Conflict]{
-		kind: show.ConflictKind, ask: ask, item: (*pb.WatchConflictsResponse).GetConflict,
-		keep: func(one *pb.Conflict) bool { return id == "" || one.GetId() == id },
-	}.run(ctx, &c.query)
 }
 
 // acknowledgeCommand contains the flags of acknowledge.
@@ -218,12 +73,12 @@ type acknowledgeCommand struct {
 func newAcknowledge(sys system) *cobra.Command {
 	c := &acknowledgeCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
-		Use:     "acknowledge ID|ADDRESS --reason TEXT --for DURATION [flags]",
+		Use:     "acknowledge THING --reason TEXT --for DURATION [flags]",
 		Aliases: []string{"ack"},
 		Short:   "Silence a known conflict for a limited time",
-		Args: argument("the ID or the ADDRESS of a conflict",
-			"acknowledge needs the ID or the ADDRESS of a conflict: '"+sys.program+" conflicts' lists them"),
-		ValidArgsFunction: c.completeArgument(conflictItems),
+		Args: argument(thing,
+			"acknowledge needs the ID or the ADDRESS of a conflict, or another THING that is in conflict: '"+sys.program+" conflicts' lists them"),
+		ValidArgsFunction: c.completeThing(conflictItems),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ask := &pb.AcknowledgeConflictRequest{Withdraw: c.withdraw}
 			switch {
@@ -237,14 +92,9 @@ func newAcknowledge(sys system) *cobra.Command {
 			default:
 				ask.Reason, ask.ExpiresAt = c.reason, timestamppb.New(sys.now().Add(c.period))
 			}
-			id, address, err := idOrAddress(args[0])
+			id, err := c.onlyConflict(cmd.Context(), args[0])
 			if err != nil {
 				return err
-			}
-			if address != "" {
-				if id, err = c.onlyConflict(cmd.Context(), address); err != nil {
-					return err
-				}
 			}
 			conflict := &pb.Conflict{}
 			if err := c.client().call(cmd.Context(), http.MethodPost, "/v1/conflicts/"+url.PathEscape(id)+":acknowledge", nil, ask, conflict); err != nil {
@@ -265,18 +115,18 @@ func newAcknowledge(sys system) *cobra.Command {
 	return cmd
 }
 
-// onlyConflict returns the id of the active conflict of an address, if there is exactly one.
-func (q *query) onlyConflict(ctx context.Context, address string) (id string, err error) {
-	conflicts, _, err := q.conflicts(ctx, url.Values{"address": {address}})
+// onlyConflict returns the id of the active conflict about a thing, if there is exactly one.
+func (q *query) onlyConflict(ctx context.Context, about string) (id string, err error) {
+	conflicts, coverage, err := q.conflicts(ctx, url.Values{"about": {about}})
 	switch {
 	case err != nil:
 		return "", err
 	case len(conflicts) == 0:
-		return "", fmt.Errorf("no conflict of %s: '%s explain %s' shows why", address, q.sys.program, address)
+		return "", cmp.Or(q.checkThing(ctx, about, coverage), fmt.Errorf("no conflict of %s: '%s explain %s' shows why", about, q.sys.program, about))
 	case len(conflicts) == 1:
 		return conflicts[0].GetId(), nil
 	}
-	lines := []string{fmt.Sprintf("%s has %d conflicts: select one by its id:", address, len(conflicts))}
+	lines := []string{fmt.Sprintf("%s is in %d conflicts: select one by its id:", about, len(conflicts))}
 	for _, c := range conflicts {
 		lines = append(lines, show.ConflictLine(c))
 	}

@@ -37,15 +37,13 @@ func covered(c *pb.Coverage, found bool) handler {
 		findings.Findings = []*pb.Finding{finding("abc", "in-use-unallocated", "10.0.0.7", pb.Finding_CRITICAL)}
 	}
 	return handler{
-		"/v1/owners":        ok(&pb.ListOwnersResponse{Coverage: c}),
-		"/v1/conflicts":     ok(conflicts),
-		"/v1/conflicts/old": ok(conflict("old", pb.Conflict_RESOLVED)),
-		"/v1/findings":      ok(findings),
-		"/v1/incidents":     ok(incidents),
-		"/v1/findings/":     byID(findings.GetFindings()),
-		"/v1/pools":         ok(&pb.ListPoolsResponse{Coverage: c, Pools: []*pb.Pool{{Ipam: "host-local", Name: "cbr0", State: pb.Pool_KNOWN}}}),
-		"/v1/nodes":         ok(&pb.ListNodesResponse{Coverage: c, Nodes: []*pb.Node{{Name: "node-1", State: pb.Node_LIVE}}}),
-		"/v1/explain":       ok(&pb.ExplainResponse{Coverage: c, Summary: "Because."}),
+		"/v1/owners":    ok(&pb.ListOwnersResponse{Coverage: c}),
+		"/v1/conflicts": ok(conflicts),
+		"/v1/findings":  ok(findings),
+		"/v1/incidents": ok(incidents),
+		"/v1/pools":     ok(&pb.ListPoolsResponse{Coverage: c, Pools: []*pb.Pool{{Ipam: "host-local", Name: "cbr0", State: pb.Pool_KNOWN}}}),
+		"/v1/nodes":     ok(&pb.ListNodesResponse{Coverage: c, Nodes: []*pb.Node{{Name: "node-1", State: pb.Node_LIVE}}}),
+		"/v1/explain":   ok(&pb.ExplainResponse{Coverage: c, Summary: "Because."}),
 	}
 }
 
@@ -101,7 +99,7 @@ func TestExitCodesWhereNotEverythingIsSeen(t *testing.T) {
 
 func TestEveryListSaysWhatIsNotSeen(t *testing.T) {
 	const warning = "Warning: 1 of 3 nodes is disconnected (node-3): what happens there is not observed.\n"
-	for _, args := range []string{"owners", "conflicts", "conflicts 10.0.0.7", "conflicts old", "explain 10.0.0.7", "audit", "audit --fix-plan", "nodes"} {
+	for _, args := range []string{"owners", "conflicts", "conflicts 10.0.0.7", "explain 10.0.0.7", "audit", "audit --fix-plan", "nodes"} {
 		for _, found := range []bool{false, true} {
 			c := serve(t, covered(oneSilent, found))
 			code := 0
@@ -149,7 +147,7 @@ func TestUnknownIDsAndNodesAreErrors(t *testing.T) {
 	for _, args := range []string{"audit typo", "audit typo --exit-code", "audit typo -o json", "audit typo --fix-plan"} {
 		c := serve(t, covered(everything, true))
 		c.run(t, 1, strings.Fields(args)...)
-		c.wantStderr(t, "ipwitness: there is no finding with the id \"typo\" and no node of that name: 'ipwitness audit' lists the findings, 'ipwitness nodes' lists the nodes\n")
+		c.wantStderr(t, "ipwitness: nothing has the ID or name \"typo\": 'ipwitness owners', 'ipwitness nodes' and 'ipwitness incidents' list what is known\n")
 		if c.stdout.Len() > 0 {
 			t.Errorf("%s: got %q on stdout, want nothing", args, &c.stdout)
 		}
@@ -170,7 +168,7 @@ func (r routes) RoundTrip(q *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(q.URL.Path, ":watch") {
 		return r.script.RoundTrip(q)
 	}
-	answer := r.server.of(q.URL.Path)
+	answer := about(q, r.server.of(q.URL.Path))
 	if answer == nil {
 		return nil, fmt.Errorf("%s is not served", q.URL.Path)
 	}
@@ -212,7 +210,7 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 		},
 		{
 			args: "audit -w typo", events: marked(everything), code: 1,
-			stderr: "ipwitness: there is no finding with the id \"typo\" and no node of that name: 'ipwitness audit' lists the findings, 'ipwitness nodes' lists the nodes\n",
+			stderr: "ipwitness: nothing has the ID or name \"typo\": 'ipwitness owners', 'ipwitness nodes' and 'ipwitness incidents' list what is known\n",
 		},
 	} {
 		t.Run(test.args, func(t *testing.T) {

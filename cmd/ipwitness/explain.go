@@ -2,13 +2,16 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -24,11 +27,11 @@ const formatCase show.Format = "case"
 func newExplain(sys system) *cobra.Command {
 	c := &query{sys: sys}
 	cmd := &cobra.Command{
-		Use:   "explain ID|ADDRESS [flags]",
+		Use:   "explain THING [flags]",
 		Short: "Explain why an address is, or is not, in conflict",
-		Args: argument("an ADDRESS or the ID of a conflict", fmt.Sprintf(
-			"explain needs an ADDRESS or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)),
-		ValidArgsFunction: c.completeArgument(conflictItems, ownerAddresses),
+		Args: argument(thing, fmt.Sprintf(
+			"explain needs an ADDRESS, or another THING that has one: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)),
+		ValidArgsFunction: c.completeThing(conflictItems),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := exclusive(!c.at.IsZero() && c.format == formatCase, "--at", "-o case", "cases are not recorded"); err != nil {
 				return err
@@ -42,20 +45,58 @@ func newExplain(sys system) *cobra.Command {
 	return cmd
 }
 
-// explain explains an address, or the address of the conflict with an id.
-func (q *query) explain(ctx context.Context, what string) error {
-	id, address, err := idOrAddress(what)
+// addressOf returns the address of a thing. It is an error that lists the addresses if there are several.
+func (q *query) addressOf(ctx context.Context, about string) (string, error) {
+	if a, err := netip.ParseAddr(about); err == nil {
+		return a.WithZone("").String(), nil
+	}
+	ask := url.Values{"about": {about}, "all": {"true"}}
+	conflicts, coverage, err := q.conflicts(ctx, ask)
+	if err != nil {
+		return "", err
+	}
+	ask.Del("all")
+	owners, _, err := list(ctx, q, "/v1/owners", ask, (*pb.ListOwnersResponse).GetOwners)
+	if err != nil {
+		return "", err
+	}
+	findings, _, err := list(ctx, q, "/v1/findings", ask, (*pb.ListFindingsResponse).GetFindings)
+	if err != nil {
+		return "", err
+	}
+	what := map[string]string{}
+	for _, f := range findings {
+		what[f.GetAddress()] = show.FindingLine(f)
+	}
+	for _, o := range owners {
+		what[o.GetAddress()] = o.GetAddress() + "  " + pb.OwnerName(o)
+	}
+	for _, c := range conflicts {
+		what[c.GetAddress()] = show.ConflictLine(c)
+	}
+	delete(what, "") // of a finding about none
+	all := slices.SortedFunc(maps.Keys(what), show.CompareAddresses)
+	switch {
+	case len(all) == 0:
+		return "", cmp.Or(q.checkThing(ctx, about, coverage), fmt.Errorf("no address of %s is known: '%s owners' lists all", about, q.sys.program))
+	case len(all) == 1:
+		return all[0], nil
+	}
+	lines := []string{fmt.Sprintf("%s has %d addresses: select one:", about, len(all))}
+	for _, address := range all[:min(len(all), mostListed)] {
+		lines = append(lines, what[address])
+	}
+	return "", errors.New(strings.Join(lines, "\n  "))
+}
+
+// mostListed is the largest number of things in an error that a name could mean.
+const mostListed = 20
+
+// explain explains the address of a thing.
+func (q *query) explain(ctx context.Context, about string) error {
+	address, err := q.addressOf(ctx, about)
 	if err != nil {
 		return err
-	}
-	if id != "" {
-		conflict, _, err := q.conflict(ctx, id)
-		if err != nil {
-			return err
-		}
-		address = conflict.GetAddress()
-	} else if a, err := netip.ParseAddr(what); err == nil && a.Is4In6() {
-		address = a.WithZone("").String() // an address of its own
 	}
 	ask := url.Values{"address": {address}}
 	if q.format == formatCase {

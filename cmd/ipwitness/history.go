@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -30,16 +29,17 @@ func newHistory(sys system) *cobra.Command {
 	c := &historyCommand{query: query{sys: sys}}
 	var at time.Time
 	cmd := &cobra.Command{
-		Use:               "history [ADDRESS|CIDR|NAMESPACE/POD|MAC|NODE] [flags]",
+		Use:               "history [THING] [flags]",
 		Short:             "Show what happened to an address, pod, MAC or node",
-		Args:              argument("an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE", ""),
-		ValidArgsFunction: c.completeArgument(longPods, nodeNames, ownerAddresses),
+		Args:              argument(thing, ""),
+		ValidArgsFunction: c.completeThing(workloadNames, nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			sel, err := parseSubject(strings.Join(args, ""))
-			if err != nil {
-				return err
+			about, ask := strings.Join(args, ""), url.Values{}
+			if about != "" {
+				ask.Set("about", about)
 			}
 			if c.untilText != "" {
+				var err error
 				if c.until, err = parseTime(c.untilText, sys.now(), c.since); err != nil {
 					return err
 				}
@@ -54,14 +54,14 @@ func newHistory(sys system) *cobra.Command {
 			if !c.since.IsZero() && !c.until.IsZero() && !c.since.Before(c.until) {
 				return fmt.Errorf("--since is %s and --until is %s: --since must be before --until", utc(c.since), utc(c.until))
 			}
-			if err := cmp.Or(c.filters.ask(sel.query), exclusive(c.watch && !c.until.IsZero(), "--until", "--watch", "a watch does not end"),
+			if err := cmp.Or(c.filters.ask(ask), exclusive(c.watch && !c.until.IsZero(), "--until", "--watch", "a watch does not end"),
 				c.checkWatch()); err != nil {
 				return err
 			}
 			if c.watch {
-				return c.follow(cmd.Context(), sel)
+				return c.follow(cmd.Context(), c.request(ask))
 			}
-			return c.list(cmd.Context(), sel)
+			return c.list(cmd.Context(), about, c.request(ask))
 		},
 	}
 	c.addFlags(cmd)
@@ -81,47 +81,32 @@ func newHistory(sys system) *cobra.Command {
 	return cmd
 }
 
-// parseSubject recognises what parseSelector does and, otherwise, the name of a node.
-func parseSubject(arg string) (selector, error) {
-	sel, err := parseSelector(arg)
-	switch {
-	case err == nil:
-		q := sel.query
-		sel.what = cmp.Or(q.Get("address"), q.Get("mac"), q.Get("cidr"), arg)
-		return sel, nil
-	case nodeName.MatchString(arg):
-		return selector{query: url.Values{"node": {arg}}, what: "node " + arg}, nil
-	}
-	return selector{}, fmt.Errorf("%q is not an address (10.244.0.7), a CIDR (10.244.0.0/16), a pod (NAMESPACE/POD), a MAC (0a:58:0a:f4:00:07) or the name of a node", arg)
-}
-
 // request returns the parameters of the request.
-func (c *historyCommand) request(sel selector) url.Values {
+func (c *historyCommand) request(ask url.Values) url.Values {
 	if c.kind != "" {
-		sel.query.Set("kind", strings.ToUpper(c.kind))
+		ask.Set("kind", strings.ToUpper(c.kind))
 	}
 	for name, t := range map[string]time.Time{"since": c.since, "until": c.until} {
 		if !t.IsZero() {
-			sel.query.Set(name, t.UTC().Format(time.RFC3339Nano))
+			ask.Set(name, t.UTC().Format(time.RFC3339Nano))
 		}
 	}
-	return c.within(sel.query)
+	return c.within(ask)
 }
 
 // list shows the recorded events, page by page.
-func (c *historyCommand) list(ctx context.Context, sel selector) error {
+func (c *historyCommand) list(ctx context.Context, about string, ask url.Values) error {
 	out := show.NewHistory(c.sys.stdout, c.format, c.layout(), c.sys.now())
 	var reach *timestamppb.Timestamp
 	var failed error
 	first, found, gaps := true, 0, 0
-	coverage, err := pages(ctx, c.client(), "/v1/events", c.request(sel), func(page *pb.ListEventsResponse) bool {
+	coverage, err := pages(ctx, c.client(), "/v1/events", ask, func(page *pb.ListEventsResponse) bool {
 		if first {
 			first, reach, gaps = false, page.GetReachesBackTo(), len(page.GetGaps())
 			out.Gaps(page.GetGaps())
 		}
-		events := slices.DeleteFunc(page.GetEvents(), func(e *pb.Event) bool { return !sel.about(e) })
-		found += len(events)
-		failed = out.Events(events)
+		found += len(page.GetEvents())
+		failed = out.Events(page.GetEvents())
 		return failed == nil // otherwise, the output is closed
 	})
 	if err := cmp.Or(failed, err); err != nil {
@@ -134,7 +119,7 @@ func (c *historyCommand) list(ctx context.Context, sel selector) error {
 		c.warn(coverage)
 	}
 	if !c.format.ForPrograms() {
-		c.noteReach(sel, found > 0, reach)
+		c.noteReach(about, found > 0, reach)
 	} else if err := out.Bookmark(reach, coverage); err != nil {
 		return err
 	}
@@ -153,16 +138,11 @@ func (c *historyCommand) list(ctx context.Context, sel selector) error {
 	return c.conclude(found > 0, coverage)
 }
 
-// about reports whether an event is about the selected workload; true if none is selected by its name.
-func (s *selector) about(e *pb.Event) bool {
-	return s.name == "" || slices.ContainsFunc(show.EventOwners(e), s.keep)
-}
-
 // pastAtOnce is the number of recorded events that a watch lays out at once.
 const pastAtOnce = 1000
 
 // follow shows the recorded events since a time, then every event as it is recorded.
-func (c *historyCommand) follow(ctx context.Context, sel selector) error {
+func (c *historyCommand) follow(ctx context.Context, ask url.Values) error {
 	out, seen := show.NewHistory(c.sys.stdout, c.format, c.layout(), c.sys.now()), coverageWatch{query: &c.query}
 	var past []*pb.Event
 	live := false
@@ -172,11 +152,9 @@ func (c *historyCommand) follow(ctx context.Context, sel selector) error {
 		return out.Events(events)
 	}
 	w := &watcher[*pb.WatchEventsResponse]{
-		client: c.client(), notice: c.sys.stderr, path: "/v1/events:watch", query: c.request(sel), event: func(m *pb.WatchEventsResponse) error {
+		client: c.client(), notice: c.sys.stderr, path: "/v1/events:watch", query: ask, event: func(m *pb.WatchEventsResponse) error {
 			if e := m.GetEvent(); e != nil {
-				if sel.about(e) {
-					past = append(past, e)
-				}
+				past = append(past, e)
 				if live || len(past) >= pastAtOnce {
 					return write()
 				}
@@ -214,7 +192,7 @@ func (c *historyCommand) beyond(reach *timestamppb.Timestamp) bool {
 }
 
 // noteReach prints that nothing was found, and how far back the journal reaches.
-func (c *historyCommand) noteReach(sel selector, found bool, reach *timestamppb.Timestamp) {
+func (c *historyCommand) noteReach(about string, found bool, reach *timestamppb.Timestamp) {
 	reaches := "The journal is empty."
 	if reach != nil {
 		reaches = "The journal begins at " + utc(reach.AsTime()) + "."
@@ -226,8 +204,8 @@ func (c *historyCommand) noteReach(sel selector, found bool, reach *timestamppb.
 		return
 	}
 	what := strings.TrimSpace(c.kind + " events")
-	if sel.what != "" {
-		what += " for " + sel.what
+	if about != "" {
+		what += " for " + about
 	}
 	if len(c.filters.given()) > 0 {
 		what += " that match the filters"

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/cli"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -118,7 +115,7 @@ func (n narrowing) ask(to url.Values) error {
 		if text == "" {
 			continue
 		}
-		if other := to.Get(parameter); other != "" && spelled(other) != spelled(text) {
+		if other := to.Get(parameter); other != "" && other != text {
 			return fmt.Errorf("--%s selects the %s %s, but %s is also selected: remove one of them", flag, parameter, text, other)
 		}
 		to.Set(parameter, text)
@@ -126,25 +123,10 @@ func (n narrowing) ask(to url.Values) error {
 	return nil
 }
 
-// spelled returns the usual spelling of a MAC or of a CIDR, and any other text as it is.
-func spelled(text string) string {
-	if mac, err := net.ParseMAC(text); err == nil {
-		return mac.String()
-	}
-	if prefix, err := netip.ParsePrefix(text); err == nil {
-		return prefix.Masked().String()
-	}
-	return text
-}
-
 // Names that Kubernetes allows: a label for namespaces, labels with dots for pods.
 var (
 	namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	podName       = regexp.MustCompile(`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`)
-	// nodeName matches names of nodes and ids of findings.
-	nodeName = regexp.MustCompile(`^[A-Za-z0-9][-_.@A-Za-z0-9]*$`)
-	// conflictID matches the id of a conflict. It has no dot or colon, so it is never an address.
-	conflictID = regexp.MustCompile(`^[a-z0-9]+$`)
 )
 
 // parseText accepts any text that is not empty.
@@ -176,69 +158,4 @@ func parseWorkload(s string) (string, error) {
 		return "", fmt.Errorf("%q is neither the name of a namespace (default) nor of a workload in one (default/web-1)", s)
 	}
 	return s, nil
-}
-
-// selector selects owners.
-type selector struct {
-	// query contains the parameters of the request.
-	query url.Values
-	// name, if set, is the short name that owners must have in addition.
-	name string
-	// what describes the selection, to follow "No owner "; empty for all owners.
-	what string
-}
-
-// parseSelector recognises ADDRESS, CIDR, NAMESPACE/POD and MAC, and the short names of the WORKLOAD
-// column. Eight groups of two digits are an IPv6 address, six are a MAC.
-func parseSelector(arg string) (selector, error) {
-	if arg == "" {
-		return selector{query: url.Values{}}, nil
-	}
-	if addr, err := parseAddress(arg); err == nil {
-		return selector{query: url.Values{"address": {addr.String()}}, what: "of address " + addr.String()}, nil
-	}
-	if mac, err := net.ParseMAC(arg); err == nil && len(mac) == 6 {
-		return selector{query: url.Values{"mac": {mac.String()}}, what: "with MAC " + mac.String()}, nil
-	}
-	before, after, _ := strings.Cut(arg, "/")
-	if _, err := netip.ParseAddr(before); err == nil {
-		prefix, err := netip.ParsePrefix(arg)
-		if err != nil {
-			return selector{}, fmt.Errorf("%q is not a CIDR: write the prefix length after the slash, like 10.244.0.0/16", arg)
-		}
-		return selector{query: url.Values{"cidr": {prefix.Masked().String()}}, what: "inside " + prefix.Masked().String()}, nil
-	}
-	if slices.Contains([]string{"container", "vm", "host", "netns"}, before) && after != "" && !strings.Contains(after, "/") {
-		return selector{query: url.Values{}, name: arg, what: "matches " + arg}, nil
-	}
-	if !namespaceName.MatchString(before) || !podName.MatchString(after) {
-		return selector{}, notSelector(arg)
-	}
-	query := url.Values{"namespace": {before}, "pod": {after}}
-	return selector{query: query, what: fmt.Sprintf("matches pod %s/%s", before, after)}, nil
-}
-
-// keep reports whether an owner that the server sent is selected.
-func (s selector) keep(o *pb.Owner) bool { return s.name == "" || show.Name(o) == s.name }
-
-// parseAddress parses an address. It drops a zone, which has a meaning only on one host.
-func parseAddress(s string) (netip.Addr, error) {
-	addr, err := netip.ParseAddr(s)
-	return addr.WithZone(""), err
-}
-
-// notSelector returns the error for an argument that selects no owners.
-func notSelector(arg string) error {
-	return fmt.Errorf("%q is neither an address (10.244.0.7), a CIDR (10.244.0.0/16), a pod (NAMESPACE/POD) nor a MAC (0a:58:0a:f4:00:07)", arg)
-}
-
-// idOrAddress parses the argument of conflicts and explain. One of id and address is empty.
-func idOrAddress(arg string) (id, address string, err error) {
-	if addr, err := parseAddress(arg); err == nil {
-		return "", addr.String(), nil
-	}
-	if conflictID.MatchString(arg) {
-		return arg, "", nil
-	}
-	return "", "", fmt.Errorf("%q is neither the id of a conflict (lower-case letters and digits) nor an address (10.244.0.7)", arg)
 }

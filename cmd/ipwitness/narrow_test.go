@@ -17,14 +17,14 @@ func TestFiltersAreParametersOfTheRequest(t *testing.T) {
 
 		"conflicts --namespace shop --scope link --cause split-brain --cidr fd00::/64": "/v1/conflicts?cause=split-brain&cidr=fd00::/64&namespace=shop&scope=link",
 
-		"owners shop/web -n shop":                          "/v1/owners?namespace=shop&pod=web",
+		"owners shop/web -n shop":                          "/v1/owners?about=shop/web&namespace=shop",
 		"owners --workload shop/web -n shop":               "/v1/owners?namespace=shop&pod=web",
-		"owners 02:00:00:00:00:0A --mac 02-00-00-00-00-0a": "/v1/owners?mac=02-00-00-00-00-0a",
-		"owners 10.1.0.0/16 --cidr 10.1.2.3/16":            "/v1/owners?cidr=10.1.2.3/16",
+		"owners 02:00:00:00:00:0A --mac 02-00-00-00-00-0a": "/v1/owners?about=02:00:00:00:00:0A&mac=02-00-00-00-00-0a",
+		"owners 10.1.0.0/16 --cidr 10.1.2.3/16":            "/v1/owners?about=10.1.0.0/16&cidr=10.1.2.3/16",
 		"owners --sort-by age --no-headers":                "/v1/owners?",
 		"audit -n shop --node n1":                          "/v1/findings?namespace=shop&node=n1",
 		"history -n shop --node n1":                        "/v1/events?namespace=shop&node=n1",
-		"history 10.0.0.1 -n shop --cidr 10.0.0.0/8":       "/v1/events?address=10.0.0.1&cidr=10.0.0.0/8&namespace=shop",
+		"history 10.0.0.1 -n shop --cidr 10.0.0.0/8":       "/v1/events?about=10.0.0.1&cidr=10.0.0.0/8&namespace=shop",
 	} {
 		t.Run(args, func(t *testing.T) {
 			var asked string
@@ -53,22 +53,18 @@ func TestFiltersAreParametersOfTheRequest(t *testing.T) {
 func TestFiltersThatCannotMatchAreRefused(t *testing.T) {
 	c := serve(t, audited())
 	for args, want := range map[string]string{
-		"owners --state lively": `--state: "lively" is not a state: use one of disconnected, live, stale`,
-		"owners --cidr=":        "--cidr: it is empty: give a value, or leave the flag out",
-		"owners --mac=":         "--mac: it is empty: give a value, or leave the flag out",
-		"conflicts --scope=":    "--scope: it is empty: give a value, or leave the flag out",
-		"owners 02:00:00:00:00:01 --mac 02-00-00-00-00-02": "--mac selects the mac 02-00-00-00-00-02, but 02:00:00:00:00:01 is also selected: remove one of them",
-		"owners -n Shop":                      `--namespace: "Shop" is not the name of a namespace: write it like kube-system`,
-		"owners --sort-by name":               `--sort-by: "name" is not an order of owners: use one of address, age, interface, node, scope, state, workload`,
-		"owners --sort-by age -w":             "--sort-by and --watch cannot be combined, because a watch shows changes in the order of their time: remove one of them",
-		"owners shop/web -n red":              "--namespace selects the namespace red, but shop is also selected: remove one of them",
-		"owners 10.0.0.0/8 --cidr 10.0.0.0/9": "--cidr selects the cidr 10.0.0.0/9, but 10.0.0.0/8 is also selected: remove one of them",
-		"owners --workload shop -n red":       "--namespace selects the namespace red, but shop is also selected: remove one of them",
-		"conflicts --sort-by age":             `--sort-by: "age" is not an order of conflicts: use one of address, cause, id, owners, scope, since, state`,
-		"conflicts --cause split-brian":       `--cause: "split-brian" is not a cause: use one of address-taken-along, cloned-machine, `,
-		"conflicts --workload shop/a -n red":  "--namespace selects the namespace red, but shop is also selected: remove one of them",
-		"history node-1 --node node-2":        "--node selects the node node-2, but node-1 is also selected: remove one of them",
-		"audit --node node-3":                 `there is no node "node-3": the known nodes are node-1, node-2`,
+		"owners --state lively":              `--state: "lively" is not a state: use one of disconnected, live, stale`,
+		"owners --cidr=":                     "--cidr: it is empty: give a value, or leave the flag out",
+		"owners --mac=":                      "--mac: it is empty: give a value, or leave the flag out",
+		"conflicts --scope=":                 "--scope: it is empty: give a value, or leave the flag out",
+		"owners -n Shop":                     `--namespace: "Shop" is not the name of a namespace: write it like kube-system`,
+		"owners --sort-by name":              `--sort-by: "name" is not an order of owners: use one of address, age, interface, node, scope, state, workload`,
+		"owners --sort-by age -w":            "--sort-by and --watch cannot be combined, because a watch shows changes in the order of their time: remove one of them",
+		"owners --workload shop -n red":      "--namespace selects the namespace red, but shop is also selected: remove one of them",
+		"conflicts --sort-by age":            `--sort-by: "age" is not an order of conflicts: use one of address, cause, id, owners, scope, since, state`,
+		"conflicts --cause split-brian":      `--cause: "split-brian" is not a cause: use one of address-taken-along, cloned-machine, `,
+		"conflicts --workload shop/a -n red": "--namespace selects the namespace red, but shop is also selected: remove one of them",
+		"audit --node node-3":                `there is no node "node-3": the known nodes are node-1, node-2`,
 	} {
 		c.stderr.Reset()
 		c.run(t, 1, strings.Fields(args)...)

@@ -3,13 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/cmd/cli"
@@ -20,46 +20,77 @@ import (
 func newNodes(sys system) *cobra.Command {
 	q := &query{sys: sys}
 	cmd := &cobra.Command{
-		Use:               "nodes [NODE] [flags]",
+		Use:               "nodes [THING] [flags]",
 		Short:             "List the nodes and the health of their agents",
-		Args:              argument("the name of a node", ""),
-		ValidArgsFunction: q.completeArgument(nodeNames),
+		Args:              argument(thing, ""),
+		ValidArgsFunction: q.completeThing(nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name := strings.Join(args, "")
-			switch {
-			case q.watch:
-				return q.watchNodes(cmd.Context(), name)
-			case name != "":
-				n := &pb.Node{}
-				err := q.client().get(cmd.Context(), "/v1/nodes/"+url.PathEscape(name), q.within(nil), n)
-				switch {
-				case unknown(err):
-					return cmp.Or(q.checkNode(cmd.Context(), name), fmt.Errorf("no agent has reported from node %q yet", name))
-				case err != nil:
-					return err
-				case q.format.ForPrograms():
-					return show.Message(sys.stdout, q.format, n)
-				}
-				return show.Node(sys.stdout, n, q.layout(), sys.now())
-			}
-			list, err := q.nodes(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if q.format.ForPrograms() {
-				return show.Message(sys.stdout, q.format, list)
-			}
-			q.warn(list.GetCoverage())
-			if len(list.GetNodes()) == 0 {
-				q.note("No nodes: no agent has connected yet.")
-			}
-			return show.Nodes(sys.stdout, list, q.layout(), sys.now())
+			return q.showNodes(cmd.Context(), strings.Join(args, ""))
 		},
 	}
-	q.addFlags(cmd)
+	q.addListFlags(cmd)
+	q.addTableFlags(cmd, "nodes", show.NodeKind.Orders)
 	q.addClusterFlag(cmd, "nodes in the cluster")
 	q.addWatchFlag(cmd)
+	q.addExitCodeFlag(cmd, "a disconnected node or one with problems")
 	return cmd
+}
+
+// showNodes lists or follows the nodes of a thing: the node of that name, or those of its owners; all if it is empty.
+func (q *query) showNodes(ctx context.Context, about string) error {
+	if err := q.checkWatch(); err != nil {
+		return err
+	}
+	if q.watch {
+		return q.watchNodes(ctx, about)
+	}
+	answer, err := q.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	named := func(n *pb.Node) bool { return n.GetName() == about }
+	one := slices.ContainsFunc(answer.GetNodes(), named)
+	switch {
+	case slices.Contains(answer.GetCoverage().GetSilentNodes(), about) && !one:
+		return fmt.Errorf("no agent has reported from node %q yet", about)
+	case about != "" && !one:
+		owners, _, err := list(ctx, q, "/v1/owners", url.Values{"about": {about}}, (*pb.ListOwnersResponse).GetOwners)
+		if err != nil {
+			return err
+		}
+		if len(owners) == 0 {
+			return cmp.Or(q.checkThing(ctx, about, answer.GetCoverage()), fmt.Errorf("no node has an owner of %s: %s", about, show.KnownNodes(knownNodes(answer))))
+		}
+		named = func(n *pb.Node) bool {
+			return slices.ContainsFunc(owners, func(o *pb.Owner) bool { return o.GetNode() == n.GetName() && o.GetCluster() == n.GetCluster() })
+		}
+	}
+	if about != "" {
+		answer.Nodes = slices.DeleteFunc(answer.GetNodes(), func(n *pb.Node) bool { return !named(n) })
+	}
+	show.NodeKind.Sort(answer.GetNodes(), q.sortBy)
+	switch one = one && len(answer.GetNodes()) == 1; {
+	case q.format == show.FormatName, q.format == show.FormatCSV:
+		err = show.List(q.sys.stdout, q.format, show.NodeKind, answer.GetNodes())
+	case q.format.ForPrograms() && one:
+		err = show.Message(q.sys.stdout, q.format, answer.GetNodes()[0])
+	case q.format.ForPrograms():
+		err = show.Message(q.sys.stdout, q.format, answer)
+	case one:
+		err = show.Node(q.sys.stdout, answer.GetNodes()[0], q.layout(), q.sys.now())
+	default:
+		q.warn(answer.GetCoverage())
+		if len(answer.GetNodes()) == 0 {
+			q.note("No nodes: no agent has connected yet.")
+		}
+		err = show.Nodes(q.sys.stdout, answer, q.layout(), q.sys.now())
+	}
+	if !q.exitCode {
+		return err
+	}
+	return errors.Join(err, q.conclude(slices.ContainsFunc(answer.GetNodes(), func(n *pb.Node) bool {
+		return n.GetState() != pb.Node_LIVE || len(n.GetProblems()) > 0
+	}), answer.GetCoverage()))
 }
 
 // watchNodes follows the nodes, or the node with a name.
@@ -105,9 +136,6 @@ func (q *query) watchNodes(ctx context.Context, name string) error {
 		},
 	}.run(ctx, q)
 }
-
-// unknown reports whether the server answered that what the request names does not exist.
-func unknown(err error) bool { return isCode(err, codes.NotFound) }
 
 func newClusters(sys system) *cobra.Command {
 	q := &query{sys: sys}

@@ -129,10 +129,10 @@ func TestOneNode(t *testing.T) {
 		{"nodes one", 0, "The agent of node one is connected.\n", ""},
 		{"nodes one -o json", 0, `{
   "name": "one",`, ""},
-		{"nodes two", 1, "", "ipwitness: there is no node \"two\": the known nodes are one, silent\n"},
+		{"nodes two", 1, "", "ipwitness: nothing has the ID or name \"two\": 'ipwitness owners', 'ipwitness nodes' and 'ipwitness incidents' list what is known\n"},
 		{"nodes -w two", 1, "", "ipwitness: there is no node \"two\": the known nodes are one, silent\n"},
 		{"nodes silent", 1, "", "ipwitness: no agent has reported from node \"silent\" yet\n"},
-		{"nodes one two", 1, "", "ipwitness: nodes takes one argument, the name of a node, not 2: one two\nRun 'ipwitness nodes --help' for usage.\n"},
+		{"nodes one two", 1, "", "ipwitness: nodes takes one argument, an ADDRESS, CIDR, MAC, ID, NODE, NAMESPACE/POD or a part of a NAME, not 2: one two\nRun 'ipwitness nodes --help' for usage.\n"},
 	} {
 		c := serve(t, h)
 		c.run(t, test.code, strings.Fields(test.args)...)

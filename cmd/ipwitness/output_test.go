@@ -23,7 +23,6 @@ func withItems(c *pb.Coverage) handler {
 	one, two := conflict("abc", pb.Conflict_CONFIRMED), conflict("def", pb.Conflict_SUSPECTED)
 	one.Episode = 1000000
 	h["/v1/conflicts"] = ok(&pb.ListConflictsResponse{Coverage: c, Conflicts: []*pb.Conflict{one, two}})
-	h["/v1/conflicts/abc"] = ok(one)
 	return h
 }
 

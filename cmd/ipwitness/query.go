@@ -295,20 +295,25 @@ func (q *query) checkNode(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	known := slices.Clone(nodes.GetCoverage().GetSilentNodes())
-	for _, n := range nodes.GetNodes() {
-		known = append(known, n.GetName())
-	}
-	slices.Sort(known)
-	known = slices.Compact(known)
+	all := knownNodes(nodes)
 	switch {
-	case slices.Contains(known, name):
+	case slices.Contains(all, name):
 		return nil
 	case nodes.GetCoverage().GetIncomplete():
-		q.note("No node %q is known so far: %s.", name, show.KnownNodes(known))
+		q.note("No node %q is known so far: %s.", name, show.KnownNodes(all))
 		return nil
 	}
-	return fmt.Errorf("there is no node %q: %s", name, show.KnownNodes(known))
+	return fmt.Errorf("there is no node %q: %s", name, show.KnownNodes(all))
+}
+
+// knownNodes returns the names of the nodes that are known, in order.
+func knownNodes(nodes *pb.ListNodesResponse) []string {
+	all := slices.Clone(nodes.GetCoverage().GetSilentNodes())
+	for _, n := range nodes.GetNodes() {
+		all = append(all, n.GetName())
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // filtered reports whether the flags select some of the items.

@@ -58,9 +58,10 @@ func newRoot(sys system) *cobra.Command {
 	root.SetHelpCommandGroupID("other")
 	root.SetCompletionCommandGroupID("other")
 	times, _ := help.ReadFile("help/times.txt") // it is in the program
+	things, _ := help.ReadFile("help/thing.txt")
 	ipams := show.Hanging("", "Supported IPAMs are "+registry.Titles("and", registry.Any)+".", show.Layout{Width: 88})
 	describe := func(c *cobra.Command) {
-		cli.Describe(c, help, "{times}", strings.TrimSuffix(string(times), "\n"), "{ipams}", ipams)
+		cli.Describe(c, help, "{times}", strings.TrimSuffix(string(times), "\n"), "{thing}", strings.TrimSuffix(string(things), "\n"), "{ipams}", ipams)
 		c.Example = strings.ReplaceAll(c.Example, "ipwitness", sys.program)
 		c.Long = strings.ReplaceAll(c.Long, "'ipwitness ", "'"+sys.program+" ")
 	}

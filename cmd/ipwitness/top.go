@@ -93,53 +93,41 @@ func stream[T watched](ctx context.Context, c *client, path string, ask url.Valu
 	return w.run(ctx)
 }
 
-// parseOwnerFilter parses the filter of the list of owners: words that select owners as the argument of
-// 'owners' does, or PARAMETER=VALUE.
-func parseOwnerFilter(filter string, ask url.Values) (selector, error) {
-	out := selector{query: maps.Clone(ask)}
+// parseOwnerFilter returns the parameters of the filter of the list of owners: things, or PARAMETER=VALUE.
+func parseOwnerFilter(filter string, ask url.Values) (url.Values, error) {
+	out := maps.Clone(ask)
+	var about []string
 	for word := range strings.FieldsSeq(filter) {
-		sel := selector{query: url.Values{}}
-		if name, value, ok := strings.Cut(word, "="); ok {
-			known := []string{"node", "namespace", "scope", "state"}
-			if !slices.Contains(known, name) || value == "" {
-				return out, fmt.Errorf("%q is not a filter: use %s=VALUE", word, strings.Join(known, "=VALUE, "))
-			}
-			sel.query.Set(name, value)
-		} else {
-			var err error
-			if sel, err = parseSelector(word); err != nil {
-				return out, err
-			}
+		name, value, ok := strings.Cut(word, "=")
+		if !ok {
+			about = append(about, word)
+			continue
 		}
-		if sel.name != "" {
-			out.name = sel.name
+		known := []string{"node", "namespace", "scope", "state"}
+		if !slices.Contains(known, name) || value == "" {
+			return out, fmt.Errorf("%q is not a filter: use %s=VALUE", word, strings.Join(known, "=VALUE, "))
 		}
-		for name, values := range sel.query {
-			if other := out.query.Get(name); other != "" && other != values[0] {
-				return out, fmt.Errorf("the %s is selected twice, as %s and as %s", name, other, values[0])
-			}
-			out.query[name] = values
+		if other := out.Get(name); other != "" && other != value {
+			return out, fmt.Errorf("the %s is selected twice, as %s and as %s", name, other, value)
 		}
+		out.Set(name, value)
+	}
+	if about != nil {
+		out.Set("about", strings.Join(about, " "))
 	}
 	return out, nil
 }
 
-// ownersPage requests a page of owners. The server cannot select containers by their names, so pages
-// without one are skipped.
+// ownersPage requests a page of owners.
 func ownersPage(ctx context.Context, c *client, ask url.Values, filter, token string) (*pb.ListOwnersResponse, error) {
-	sel, err := parseOwnerFilter(filter, ask)
+	query, err := parseOwnerFilter(filter, ask)
 	if err != nil {
 		return nil, err
 	}
-	sel.query.Set("page_size", ownersAtOnce)
+	query.Set("page_size", ownersAtOnce)
 	if token != "" {
-		sel.query.Set("page_token", token)
+		query.Set("page_token", token)
 	}
-	var found *pb.ListOwnersResponse
-	_, err = pages(ctx, c, "/v1/owners", sel.query, func(page *pb.ListOwnersResponse) bool {
-		found = page
-		page.Owners = slices.DeleteFunc(page.Owners, func(o *pb.Owner) bool { return !sel.keep(o) })
-		return len(page.GetOwners()) == 0
-	})
-	return found, err
+	page := &pb.ListOwnersResponse{}
+	return page, c.get(ctx, "/v1/owners", query, page)
 }

@@ -178,7 +178,6 @@ type tableWatch[E watched, T proto.Message] struct {
 	kind show.Kind[T]
 	ask  url.Values
 	item func(E) T
-	keep func(T) bool // whether an item is selected; nil for all
 	// changed reports whether an event is news for programs; nil if all are.
 	changed func(pb.Watch_Type, T) bool
 	mark    func(E) error // called at each bookmark; may be nil
@@ -194,9 +193,6 @@ func (t tableWatch[E, T]) run(ctx context.Context, q *query) error {
 		kind, item := e.GetType(), t.item(e)
 		switch kind {
 		case pb.Watch_ADDED, pb.Watch_UPDATED, pb.Watch_REMOVED:
-			if t.keep != nil && !t.keep(item) {
-				return nil
-			}
 			if q.format.ForPrograms() {
 				if t.changed != nil && !t.changed(kind, item) {
 					return nil

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // line returns a line of a watch, with or without an owner.
@@ -131,8 +129,8 @@ func TestWatchResumesAfterADisconnection(t *testing.T) {
 			{status: 200, body: `{"result":{"type":"LOST","lost":0}}` + "\n" + line("ADDED", "10.0.0.4") + line("BOOKMARK", "")},
 		}}
 		_, c := watchOwners(t, s, "10.0.0.0/24")
-		if got, want := strings.Join(s.asked, " "), "cidr=10.0.0.0%2F24 cidr=10.0.0.0%2F24&resume_token=abc-1 "+
-			"cidr=10.0.0.0%2F24&resume_token=abc-1 cidr=10.0.0.0%2F24"; got != want {
+		if got, want := strings.Join(s.asked, " "), "about=10.0.0.0%2F24 about=10.0.0.0%2F24&resume_token=abc-1 "+
+			"about=10.0.0.0%2F24&resume_token=abc-1 about=10.0.0.0%2F24"; got != want {
 			t.Errorf("got requests %q, want %q", got, want)
 		}
 		if s.at[2] != 0 {
@@ -241,26 +239,5 @@ func TestWatchEndsWhenTheOutputFails(t *testing.T) {
 		c.transport = &script{tries: []try{{status: 200, body: line("BOOKMARK", ""), hang: true}}, begin: time.Now()}
 		c.run(t, 1, "owners", "-w")
 		c.wantStderr(t, "ipwitness: no space left on device\n")
-	})
-}
-
-func TestConflictWatchOfAnIDShowsThatOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		one := `{"id":"abc","address":"10.0.0.7","state":"SUSPECTED"}`
-		s := &script{cancel: cancel, tries: []try{
-			{status: 200, body: one},
-			{status: 200, body: `{"result":{"type":"ADDED","conflict":` + one + "}}\n" +
-				`{"result":{"type":"ADDED","conflict":{"id":"other","address":"10.0.0.7"}}}` + "\n" + line("BOOKMARK", "")},
-		}}
-		c := newConsole()
-		c.transport = s
-		if code := execute(ctx, c.system, []string{"conflicts", "abc", "-w"}); code != 0 {
-			t.Errorf("got exit code %d, want 0", code)
-		}
-		if got := c.stdout.String(); strings.Contains(got, "other") || !strings.Contains(got, pb.Conflict_SUSPECTED.String()) {
-			t.Errorf("got\n%s\nwant only the suspected conflict", got)
-		}
 	})
 }

@@ -22,7 +22,7 @@ type Kind[T any] struct {
 	// Orders are the columns that items can be sorted by.
 	Orders  []string
 	columns func() []Column[T]
-	id      func(T) string // that commands accept as an argument
+	ID      func(T) string // that commands accept as an argument
 	over    func(T) bool   // reports whether an item has already ended; nil if none has
 }
 

@@ -15,7 +15,7 @@ import (
 
 // ConflictKind is how conflicts are listed.
 var ConflictKind = Kind[*pb.Conflict]{
-	Name: "conflict", Key: (*pb.Conflict).GetId, id: (*pb.Conflict).GetId, columns: conflictColumns,
+	Name: "conflict", Key: (*pb.Conflict).GetId, ID: (*pb.Conflict).GetId, columns: conflictColumns,
 	Orders: []string{"address", "cause", "id", "owners", "scope", "since", "state"},
 	over:   func(c *pb.Conflict) bool { return !Active(c) },
 }

@@ -123,7 +123,7 @@ func (k Kind[T]) writeNames(w io.Writer, items []T) error {
 	var out strings.Builder
 	written := map[string]bool{}
 	for _, item := range items {
-		if id := k.id(item); !written[id] {
+		if id := k.ID(item); !written[id] {
 			written[id] = true
 			out.WriteString(clean(id) + "\n")
 		}

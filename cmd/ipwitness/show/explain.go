@@ -187,7 +187,7 @@ func (p *page) allocations(all []*pb.Allocation) {
 			who = al.GetNamespace() + "/" + who
 		}
 		rows = append(rows, []string{
-			"  " + cmp.Or(who, prefixed("container ", shortID(al.GetContainerId())), prefixed("MAC ", al.GetMac()), none), prefixed("node ", al.GetNode()),
+			"  " + cmp.Or(who, prefixed("container ", pb.ShortID(al.GetContainerId())), prefixed("MAC ", al.GetMac()), none), prefixed("node ", al.GetNode()),
 			prefixed("since ", clock(al.GetAllocatedAt(), p.now)), join(" ", al.GetIpam(), cmp.Or(al.GetLocation(), al.GetPool())),
 		})
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // FindingKind is how findings are listed.
-var FindingKind = Kind[*pb.Finding]{Name: "finding", Key: (*pb.Finding).GetId, id: (*pb.Finding).GetId, columns: findingColumns}
+var FindingKind = Kind[*pb.Finding]{Name: "finding", Key: (*pb.Finding).GetId, ID: (*pb.Finding).GetId, Orders: []string{"address", "holder", "id", "kind", "node", "pool", "severity", "since"}, columns: findingColumns}
 
 func findingColumns() []Column[*pb.Finding] {
 	return []Column[*pb.Finding]{
@@ -114,7 +114,7 @@ func Findings(w io.Writer, findings []*pb.Finding, layout Layout, now time.Time)
 func allocatedTo(allocations []*pb.Allocation) string {
 	var out []string
 	for _, al := range allocations {
-		who := cmp.Or(prefixed("container/", shortID(al.GetContainerId())), prefixed("mac/", al.GetMac()))
+		who := cmp.Or(prefixed("container/", pb.ShortID(al.GetContainerId())), prefixed("mac/", al.GetMac()))
 		if al.GetPod() != "" {
 			who = al.GetNamespace() + "/" + al.GetPod()
 		}

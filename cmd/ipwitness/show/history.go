@@ -39,7 +39,7 @@ func tell(e *pb.Event) *record {
 		if o.GetNetns() == "" { // a device outside of all nodes
 			s.key = join(" ", "owner "+e.GetCluster(), o.GetAddress(), o.GetMac())
 		}
-		s.address, s.owners, s.scope = o.GetAddress(), Name(o), o.GetScope()
+		s.address, s.owners, s.scope = o.GetAddress(), pb.OwnerName(o), o.GetScope()
 		s.state, s.tone = o.GetState().String(), ownerTone(o)
 		s.details = prefixed("not compared: ", o.GetExcluded())
 		if o.GetRouted() && !gone {
@@ -89,7 +89,7 @@ func eventColumns() []Column[*record] {
 		{Header: "MAC", trait: trait{rank: 8}, cell: owner((*pb.Owner).GetMac)},
 		{Header: "HOST-INTERFACE", wide: true, cell: owner((*pb.Owner).GetHostInterface)},
 		{Header: "NETNS", wide: true, cell: owner((*pb.Owner).GetNetns)},
-		{Header: "CONTAINER", wide: true, cell: owner(func(o *pb.Owner) string { return shortID(o.GetWorkload().GetContainerId()) })},
+		{Header: "CONTAINER", wide: true, cell: owner(func(o *pb.Owner) string { return pb.ShortID(o.GetWorkload().GetContainerId()) })},
 		{Header: "PROCESS", wide: true, cell: owner(func(o *pb.Owner) string { return o.GetWorkload().GetProcess() })},
 		{Header: "SCOPE", wide: true, cell: func(s *record, _ time.Time) string { return scope(s.scope) }},
 		{Header: "ID", wide: true, cell: func(s *record, _ time.Time) string { return s.id }},

@@ -13,7 +13,7 @@ import (
 
 // IncidentKind is how incidents are listed.
 var IncidentKind = Kind[*pb.Incident]{
-	Name: "incident", Key: (*pb.Incident).GetId, id: (*pb.Incident).GetId, columns: incidentColumns,
+	Name: "incident", Key: (*pb.Incident).GetId, ID: (*pb.Incident).GetId, columns: incidentColumns,
 	Orders: []string{"addresses", "cause", "id", "node", "severity", "since", "twice"},
 }
 

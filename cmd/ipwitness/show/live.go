@@ -108,7 +108,7 @@ func (l *Live) Owner(e *pb.WatchOwnersResponse, now time.Time) {
 	defer l.block()()
 	line := func(sign, event string, o *pb.Owner, note ...string) {
 		if l.ownerBurst.take(now, event, l.endOwners) {
-			l.table.add([]Tone{DimTone}, append([]string{now.UTC().Format(time.TimeOnly), sign, o.GetAddress(), Name(o), place(o)}, note...)...)
+			l.table.add([]Tone{DimTone}, append([]string{now.UTC().Format(time.TimeOnly), sign, o.GetAddress(), pb.OwnerName(o), place(o)}, note...)...)
 			_ = l.table.Flush() // writing to a buffer cannot fail
 		}
 	}
@@ -119,8 +119,8 @@ func (l *Live) Owner(e *pb.WatchOwnersResponse, now time.Time) {
 			line("-", "left", o)
 		case c.Kind == pb.Watch_ADDED:
 			line("+", "came", o)
-		case Name(c.Before) != Name(o):
-			line("~", "got a name", o, "was "+Name(c.Before))
+		case pb.OwnerName(c.Before) != pb.OwnerName(o):
+			line("~", "got a name", o, "was "+pb.OwnerName(c.Before))
 		case c.Before.GetState() != o.GetState():
 			line("~", "changed", o, strings.ToLower(o.GetState().String()))
 		}

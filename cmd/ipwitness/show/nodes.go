@@ -22,6 +22,8 @@ var NodeKind = Kind[*pb.Node]{
 		name, _, _ := strings.Cut(n.GetName(), "@")
 		return n.GetCluster() + "/" + n.GetBootId() + "/" + n.GetNetns() + "/" + name
 	},
+	ID:     (*pb.Node).GetName,
+	Orders: []string{"claims", "lag", "lost", "name", "state", "version"},
 	columns: func() []Column[*pb.Node] {
 		return append(nodeColumns(), Column[*pb.Node]{
 			Header: "PROBLEMS", trait: trait{rank: 2, folds: true, below: true, cut: 20}, lines: (*pb.Node).GetProblems,
@@ -40,7 +42,7 @@ func nodeColumns() []Column[*pb.Node] {
 		{Header: "WIRE", trait: trait{rank: 3, cut: 6}, room: 6, cell: func(n *pb.Node, _ time.Time) string { return n.GetWire() }},
 		{Header: "PORTS", Order: most((*pb.Node).GetPorts), trait: trait{rank: 8}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetPorts()) }},
 		{Header: "CLAIMS", Order: most((*pb.Node).GetClaims), trait: trait{rank: 6}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetClaims()) }},
-		{Header: "LAG", trait: trait{rank: 2}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return precise(n.GetLag(), "") }},
+		{Header: "LAG", Order: most(func(n *pb.Node) time.Duration { return n.GetLag().AsDuration() }), trait: trait{rank: 2}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return precise(n.GetLag(), "") }},
 		{Header: "SKEW", trait: trait{rank: 9}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return precise(n.GetSkew(), "+") }},
 		{Header: "LOST", Order: most((*pb.Node).GetLostEvents), trait: trait{rank: 4}, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
 		{Header: "LAST HEARD", trait: trait{rank: 1}, ages: true, at: (*pb.Node).GetLastHeard, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
@@ -152,7 +154,7 @@ func Node(w io.Writer, n *pb.Node, layout Layout, now time.Time) error {
 	p.bullets("Problems:", "  - ", n.GetProblems()...)
 	var floods []string
 	for _, f := range n.GetFlooding() {
-		holder := Name(&pb.Owner{Node: n.GetName(), Workload: f.GetWorkload()})
+		holder := pb.OwnerName(&pb.Owner{Node: n.GetName(), Workload: f.GetWorkload()})
 		floods = append(floods, strings.TrimSpace(f.GetInterface()+" ("+holder+")"))
 	}
 	p.bullets("Floods of frames:", "  - ", floods...)

@@ -14,14 +14,14 @@ const evidenceHeader = "EVIDENCE"
 
 // OwnerKind is how owners of addresses are listed.
 var OwnerKind = Kind[*pb.Owner]{
-	Name: "owner", Key: ownerKey, id: (*pb.Owner).GetAddress, columns: ownerColumns,
+	Name: "owner", Key: ownerKey, ID: (*pb.Owner).GetAddress, columns: ownerColumns,
 	Orders: []string{"address", "age", "interface", "node", "scope", "state", "workload"},
 }
 
 func ownerColumns() []Column[*pb.Owner] {
 	return []Column[*pb.Owner]{
 		{Header: "ADDRESS", Order: byAddress((*pb.Owner).GetAddress), room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
-		{Header: "WORKLOAD", trait: trait{cut: 24}, room: 24, cell: func(o *pb.Owner, _ time.Time) string { return Name(o) }},
+		{Header: "WORKLOAD", trait: trait{cut: 24}, room: 24, cell: func(o *pb.Owner, _ time.Time) string { return pb.OwnerName(o) }},
 		{Header: "NODE", trait: trait{rank: 2, cut: 12}, room: 12, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNode() }},
 		{Header: "INTERFACE", trait: trait{rank: 7}, room: 9, cell: func(o *pb.Owner, _ time.Time) string { return o.GetInterface() }},
 		{Header: evidenceHeader, trait: trait{rank: 8}, room: 17, cell: func(o *pb.Owner, _ time.Time) string { return evidenceKinds(o) }},
@@ -31,7 +31,7 @@ func ownerColumns() []Column[*pb.Owner] {
 		{Header: "HOST-INTERFACE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetHostInterface() }},
 		{Header: "NETNS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNetns() }},
 		{Header: "SOURCE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetSource() }},
-		{Header: "CONTAINER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return shortID(o.GetWorkload().GetContainerId()) }},
+		{Header: "CONTAINER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return pb.ShortID(o.GetWorkload().GetContainerId()) }},
 		{Header: "PROCESS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetProcess() }},
 		{Header: "CONTROLLER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return controller(o.GetWorkload()) }},
 		{Header: "PHASE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return phase(o.GetWorkload()) }},

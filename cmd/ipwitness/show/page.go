@@ -127,7 +127,7 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 		p.detail("named by", cmp.Or(w.GetSources()["name"], w.GetSource()))
 		for _, attribute := range []struct{ name, field, value string }{
 			{"pod uid", "uid", w.GetUid()},
-			{"container", "containerId", shortID(w.GetContainerId())},
+			{"container", "containerId", pb.ShortID(w.GetContainerId())},
 			{"process", "", w.GetProcess()},
 			{"machine", "virtualMachine", w.GetVirtualMachine()},
 			{"made by", "controller", controller(w)},
@@ -156,7 +156,7 @@ func previous(was *pb.PreviousOwner, layout string, now time.Time) string {
 	if was.GetNotBefore() != nil {
 		left = "until a time between " + clock(was.GetNotBefore(), now) + " and " + clockTo(layout, was.GetUntil(), now)
 	}
-	text := join(", ", Name(o), prefixed("node ", was.GetNode()), prefixed("interface ", was.GetInterface()), prefixed("MAC ", was.GetMac()), left)
+	text := join(", ", pb.OwnerName(o), prefixed("node ", was.GetNode()), prefixed("interface ", was.GetInterface()), prefixed("MAC ", was.GetMac()), left)
 	switch {
 	case was.GetGap() == nil:
 		return text
@@ -172,7 +172,7 @@ func Previous(o *pb.Owner, now time.Time) string {
 	if o.GetPrevious() == nil {
 		return ""
 	}
-	return fmt.Sprintf("Before %s, %s was held by %s.", Name(o), o.GetAddress(), previous(o.GetPrevious(), "15:04:05.000 "+zone, now))
+	return fmt.Sprintf("Before %s, %s was held by %s.", pb.OwnerName(o), o.GetAddress(), previous(o.GetPrevious(), "15:04:05.000 "+zone, now))
 }
 
 // from returns the source of a field, if it is not the source of the name.

@@ -27,7 +27,7 @@ func (p *page) senders(s *pb.Senders, owners []*pb.Owner) {
 		name := join(" or ", to...)
 		if len(to) == 0 {
 			if name = "no owner"; r.GetWorkload() != nil {
-				name = Name(&pb.Owner{Workload: r.GetWorkload(), Node: r.GetWorkload().GetName()}) + ", which is no owner"
+				name = pb.OwnerName(&pb.Owner{Workload: r.GetWorkload(), Node: r.GetWorkload().GetName()}) + ", which is no owner"
 			}
 		}
 		p.text("  ", "to "+name+", MAC "+r.GetMac())
@@ -80,7 +80,7 @@ func (p *page) translations(s *pb.Senders) {
 	for _, t := range s.GetTranslations() {
 		from := t.GetSource()
 		if w := t.GetWorkload(); w != nil {
-			from += " (" + Name(&pb.Owner{Workload: w}) + ")"
+			from += " (" + pb.OwnerName(&pb.Owner{Workload: w}) + ")"
 		}
 		p.text("  ", "node "+t.GetNode()+": "+t.GetProtocol()+" from "+from+" to "+t.GetDestination())
 		age := "not known: the kernel does not record it (net.netfilter.nf_conntrack_timestamp)"
@@ -125,7 +125,7 @@ func senderNames(all []*pb.Senders_Sender, state pb.Belief_State) (names []strin
 	}
 	names = OwnerNames(owners)
 	for i, o := range owners {
-		if across := slices.ContainsFunc(all, func(s *pb.Senders_Sender) bool { return s.GetNode() != o.GetNode() }); across && names[i] == Name(o) && o.GetWorkload().GetKind() != pb.Workload_HOST {
+		if across := slices.ContainsFunc(all, func(s *pb.Senders_Sender) bool { return s.GetNode() != o.GetNode() }); across && names[i] == pb.OwnerName(o) && o.GetWorkload().GetKind() != pb.Workload_HOST {
 			names[i] += "@" + o.GetNode()
 		}
 	}

@@ -4,7 +4,6 @@
 package show
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,39 +18,9 @@ import (
 // none stands for an unknown value in a table.
 const none = "-"
 
-// Name returns the short name of an owner: NAMESPACE/POD (pod-uid/UID, shortened, if only the uid is
-// known), container/NAME, vm/NAME, host/NODE, netns/NAME, process/NAME (PID) or, for an external
-// device, external.
-func Name(o *pb.Owner) string {
-	w := o.GetWorkload()
-	switch w.GetKind() {
-	case pb.Workload_POD:
-		if w.GetName() == "" {
-			return "pod-uid/" + shortID(w.GetUid())
-		}
-		return w.GetNamespace() + "/" + w.GetName()
-	case pb.Workload_CONTAINER:
-		if w.GetSource() == "netns" {
-			return "netns/" + w.GetName() // a name of a namespace says no more
-		}
-		return "container/" + cmp.Or(w.GetName(), shortID(w.GetContainerId()), o.GetNetns())
-	case pb.Workload_VM:
-		return "vm/" + cmp.Or(w.GetName(), o.GetNetns())
-	case pb.Workload_HOST:
-		return "host/" + cmp.Or(o.GetNode(), w.GetName())
-	case pb.Workload_EXTERNAL:
-		return "external"
-	default:
-		if w.GetName() == "" && w.GetProcess() != "" {
-			return "process/" + w.GetProcess()
-		}
-		return "netns/" + cmp.Or(w.GetName(), o.GetNetns(), "?")
-	}
-}
-
-// ResolvedName returns a name of an owner like Name, which distinguishes external devices by their MAC.
+// ResolvedName returns a name of an owner like pb.OwnerName, which distinguishes external devices by their MAC.
 func ResolvedName(o *pb.ResolvedOwner) string {
-	name := Name(&pb.Owner{Node: o.GetNode(), Workload: &pb.Workload{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName(), Uid: o.GetUid()}})
+	name := pb.OwnerName(&pb.Owner{Node: o.GetNode(), Workload: &pb.Workload{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName(), Uid: o.GetUid()}})
 	if o.GetKind() == pb.Workload_EXTERNAL {
 		name += "/" + o.GetMac()
 	}
@@ -68,7 +37,7 @@ func OwnerNames(owners []*pb.Owner) []string {
 	count := map[string]int{}
 	across := slices.ContainsFunc(owners, func(o *pb.Owner) bool { return o.GetCluster() != owners[0].GetCluster() })
 	for i, o := range owners {
-		out[i] = Name(o)
+		out[i] = pb.OwnerName(o)
 		if across {
 			out[i] += " in " + o.GetCluster()
 		}
@@ -90,9 +59,6 @@ func OwnerNames(owners []*pb.Owner) []string {
 	}
 	return out
 }
-
-// shortID shortens a container id to the length that docker ps shows.
-func shortID(id string) string { return id[:min(len(id), 12)] }
 
 // place returns where an owner holds its address, as INTERFACE (HOST-INTERFACE).
 func place(o *pb.Owner) string {

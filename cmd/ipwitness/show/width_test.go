@@ -287,7 +287,7 @@ func TestMarksSayWhichOwnersAreInConflict(t *testing.T) {
 		m := NewMarks(all, test.conflicts)
 		for i, o := range all {
 			if got := m.of(o); got != test.want[i] {
-				t.Errorf("%s: got %q, want %q", Name(o), got, test.want[i])
+				t.Errorf("%s: got %q, want %q", pb.OwnerName(o), got, test.want[i])
 			}
 		}
 	}

@@ -373,7 +373,11 @@ type ListOwnersRequest struct {
 	// KIND/NAME, like network/pods.
 	Scope string `protobuf:"bytes,11,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Only owners in the clusters with these names. Only a fleet accepts this.
-	Cluster       []string `protobuf:"bytes,12,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,12,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// Only owners about this thing: an address, a prefix, a MAC, NAMESPACE/POD, KIND/NAME as tables
+	// print it (like container/web), the ID of a conflict, finding or incident, a node, or a part of
+	// the name of a workload.
+	About         string `protobuf:"bytes,13,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -490,6 +494,13 @@ func (x *ListOwnersRequest) GetCluster() []string {
 		return x.Cluster
 	}
 	return nil
+}
+
+func (x *ListOwnersRequest) GetAbout() string {
+	if x != nil {
+		return x.About
+	}
+	return ""
 }
 
 // ListOwnersResponse is one page of owners, ordered by address, node, namespace inode and
@@ -895,7 +906,9 @@ type WatchOwnersRequest struct {
 	// KIND/NAME, like network/pods.
 	Scope string `protobuf:"bytes,9,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Only owners in the clusters with these names. Only a fleet accepts this.
-	Cluster       []string `protobuf:"bytes,10,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,10,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// Only owners about this thing, as in ListOwnersRequest.
+	About         string `protobuf:"bytes,11,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -998,6 +1011,13 @@ func (x *WatchOwnersRequest) GetCluster() []string {
 		return x.Cluster
 	}
 	return nil
+}
+
+func (x *WatchOwnersRequest) GetAbout() string {
+	if x != nil {
+		return x.About
+	}
+	return ""
 }
 
 // WatchOwnersResponse is one event of a watch of owners.
@@ -1271,7 +1291,9 @@ type ListConflictsRequest struct {
 	// Only conflicts with an owner in one of the clusters with these names. Only a fleet accepts this.
 	Cluster []string `protobuf:"bytes,14,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	// Only conflicts of the incident with this ID.
-	Incident      string `protobuf:"bytes,15,opt,name=incident,proto3" json:"incident,omitempty"`
+	Incident string `protobuf:"bytes,15,opt,name=incident,proto3" json:"incident,omitempty"`
+	// Only conflicts about this thing, as in ListOwnersRequest.
+	About         string `protobuf:"bytes,16,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1407,6 +1429,13 @@ func (x *ListConflictsRequest) GetCluster() []string {
 func (x *ListConflictsRequest) GetIncident() string {
 	if x != nil {
 		return x.Incident
+	}
+	return ""
+}
+
+func (x *ListConflictsRequest) GetAbout() string {
+	if x != nil {
+		return x.About
 	}
 	return ""
 }
@@ -1606,7 +1635,9 @@ type WatchConflictsRequest struct {
 	// Only conflicts with an owner in one of the clusters with these names. Only a fleet accepts this.
 	Cluster []string `protobuf:"bytes,11,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	// Only conflicts of the incident with this ID.
-	Incident      string `protobuf:"bytes,12,opt,name=incident,proto3" json:"incident,omitempty"`
+	Incident string `protobuf:"bytes,12,opt,name=incident,proto3" json:"incident,omitempty"`
+	// Only conflicts about this thing, as in ListOwnersRequest.
+	About         string `protobuf:"bytes,13,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1721,6 +1752,13 @@ func (x *WatchConflictsRequest) GetCluster() []string {
 func (x *WatchConflictsRequest) GetIncident() string {
 	if x != nil {
 		return x.Incident
+	}
+	return ""
+}
+
+func (x *WatchConflictsRequest) GetAbout() string {
+	if x != nil {
+		return x.About
 	}
 	return ""
 }
@@ -2191,7 +2229,9 @@ type ListFindingsRequest struct {
 	// Only findings in the clusters with these names. Only a fleet accepts this.
 	Cluster []string `protobuf:"bytes,11,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	// Only findings of the incident with this ID.
-	Incident      string `protobuf:"bytes,12,opt,name=incident,proto3" json:"incident,omitempty"`
+	Incident string `protobuf:"bytes,12,opt,name=incident,proto3" json:"incident,omitempty"`
+	// Only findings about this thing, as in ListOwnersRequest.
+	About         string `protobuf:"bytes,13,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2306,6 +2346,13 @@ func (x *ListFindingsRequest) GetCluster() []string {
 func (x *ListFindingsRequest) GetIncident() string {
 	if x != nil {
 		return x.Incident
+	}
+	return ""
+}
+
+func (x *ListFindingsRequest) GetAbout() string {
+	if x != nil {
+		return x.About
 	}
 	return ""
 }
@@ -2500,7 +2547,9 @@ type WatchFindingsRequest struct {
 	// Only findings in the clusters with these names. Only a fleet accepts this.
 	Cluster []string `protobuf:"bytes,9,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	// Only findings of the incident with this ID.
-	Incident      string `protobuf:"bytes,10,opt,name=incident,proto3" json:"incident,omitempty"`
+	Incident string `protobuf:"bytes,10,opt,name=incident,proto3" json:"incident,omitempty"`
+	// Only findings about this thing, as in ListOwnersRequest.
+	About         string `protobuf:"bytes,11,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2605,6 +2654,13 @@ func (x *WatchFindingsRequest) GetIncident() string {
 	return ""
 }
 
+func (x *WatchFindingsRequest) GetAbout() string {
+	if x != nil {
+		return x.About
+	}
+	return ""
+}
+
 // WatchFindingsResponse is one event of a watch of findings.
 type WatchFindingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2704,7 +2760,9 @@ type ListIncidentsRequest struct {
 	// Time of the state to list, from the journal; unset means now.
 	At *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
 	// Only incidents in the clusters with these names. Only a fleet accepts this.
-	Cluster       []string `protobuf:"bytes,6,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,6,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// Only incidents with a member about this thing, as in ListOwnersRequest.
+	About         string `protobuf:"bytes,7,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2779,6 +2837,13 @@ func (x *ListIncidentsRequest) GetCluster() []string {
 		return x.Cluster
 	}
 	return nil
+}
+
+func (x *ListIncidentsRequest) GetAbout() string {
+	if x != nil {
+		return x.About
+	}
+	return ""
 }
 
 // ListIncidentsResponse is one page of incidents, ordered by ID.
@@ -2956,7 +3021,9 @@ type WatchIncidentsRequest struct {
 	// Only incidents of this cause or kind.
 	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Only incidents in the clusters with these names. A fleet has no watch of incidents.
-	Cluster       []string `protobuf:"bytes,3,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,3,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// Only incidents with a member about this thing, as in ListOwnersRequest.
+	About         string `protobuf:"bytes,4,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3010,6 +3077,13 @@ func (x *WatchIncidentsRequest) GetCluster() []string {
 		return x.Cluster
 	}
 	return nil
+}
+
+func (x *WatchIncidentsRequest) GetAbout() string {
+	if x != nil {
+		return x.About
+	}
+	return ""
 }
 
 // WatchIncidentsResponse is one event of a watch of incidents. A client that reads slowly gets the latest state of each
@@ -3752,7 +3826,9 @@ type ListEventsRequest struct {
 	// next_page_token of the previous page.
 	PageToken string `protobuf:"bytes,11,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only events in the clusters with these names. Only a fleet accepts this.
-	Cluster       []string `protobuf:"bytes,12,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,12,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// Only events about this thing, as in ListOwnersRequest.
+	About         string `protobuf:"bytes,13,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3871,6 +3947,13 @@ func (x *ListEventsRequest) GetCluster() []string {
 	return nil
 }
 
+func (x *ListEventsRequest) GetAbout() string {
+	if x != nil {
+		return x.About
+	}
+	return ""
+}
+
 // ListEventsResponse is one page of events, ordered by time.
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3976,7 +4059,9 @@ type WatchEventsRequest struct {
 	// resume_token of the last message. The watch continues after that message.
 	ResumeToken string `protobuf:"bytes,9,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// Only events in the clusters with these names. Only a fleet accepts this.
-	Cluster       []string `protobuf:"bytes,10,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,10,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// Only events about this thing, as in ListOwnersRequest.
+	About         string `protobuf:"bytes,11,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4079,6 +4164,13 @@ func (x *WatchEventsRequest) GetCluster() []string {
 		return x.Cluster
 	}
 	return nil
+}
+
+func (x *WatchEventsRequest) GetAbout() string {
+	if x != nil {
+		return x.About
+	}
+	return ""
 }
 
 // WatchEventsResponse is one message of a watch of events. The events are those that ListEvents lists,
@@ -4537,7 +4629,7 @@ var File_ipwitness_v1_api_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\n" +
-	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xe0\x02\n" +
+	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xf6\x02\n" +
 	"\x11ListOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -4552,7 +4644,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x02at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
 	"\x05scope\x18\v \x01(\tR\x05scope\x12\x18\n" +
-	"\acluster\x18\f \x03(\tR\acluster\"\xc2\x01\n" +
+	"\acluster\x18\f \x03(\tR\acluster\x12\x14\n" +
+	"\x05about\x18\r \x01(\tR\x05about\"\xc2\x01\n" +
 	"\x12ListOwnersResponse\x12+\n" +
 	"\x06owners\x18\x01 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
@@ -4599,7 +4692,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04node\x18\x05 \x01(\tR\x04node\x12\x10\n" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12)\n" +
 	"\x05scope\x18\a \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
-	"\acluster\x18\b \x01(\tR\acluster\"\x9c\x02\n" +
+	"\acluster\x18\b \x01(\tR\acluster\"\xb2\x02\n" +
 	"\x12WatchOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -4611,7 +4704,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x05state\x18\b \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\x12\x14\n" +
 	"\x05scope\x18\t \x01(\tR\x05scope\x12\x18\n" +
 	"\acluster\x18\n" +
-	" \x03(\tR\acluster\"\x81\x02\n" +
+	" \x03(\tR\acluster\x12\x14\n" +
+	"\x05about\x18\v \x01(\tR\x05about\"\x81\x02\n" +
 	"\x13WatchOwnersResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12)\n" +
 	"\x05owner\x18\x02 \x01(\v2\x13.ipwitness.v1.OwnerR\x05owner\x12&\n" +
@@ -4633,7 +4727,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x0eBackupResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x14\n" +
-	"\x05files\x18\x03 \x01(\rR\x05files\"\xaa\x03\n" +
+	"\x05files\x18\x03 \x01(\rR\x05files\"\xc0\x03\n" +
 	"\x14ListConflictsRequest\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.ipwitness.v1.Conflict.StateR\x05state\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
@@ -4651,7 +4745,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x02at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
 	"\x05scope\x18\r \x01(\tR\x05scope\x12\x18\n" +
 	"\acluster\x18\x0e \x03(\tR\acluster\x12\x1a\n" +
-	"\bincident\x18\x0f \x01(\tR\bincident\"\xce\x01\n" +
+	"\bincident\x18\x0f \x01(\tR\bincident\x12\x14\n" +
+	"\x05about\x18\x10 \x01(\tR\x05about\"\xce\x01\n" +
 	"\x15ListConflictsResponse\x124\n" +
 	"\tconflicts\x18\x01 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
@@ -4660,7 +4755,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x12GetConflictRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"I\n" +
 	"\x13GetConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\xd4\x02\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\xea\x02\n" +
 	"\x15WatchConflictsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x122\n" +
@@ -4674,7 +4769,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x05scope\x18\n" +
 	" \x01(\tR\x05scope\x12\x18\n" +
 	"\acluster\x18\v \x03(\tR\acluster\x12\x1a\n" +
-	"\bincident\x18\f \x01(\tR\bincident\"\x8d\x02\n" +
+	"\bincident\x18\f \x01(\tR\bincident\x12\x14\n" +
+	"\x05about\x18\r \x01(\tR\x05about\"\x8d\x02\n" +
 	"\x16WatchConflictsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x122\n" +
 	"\bconflict\x18\x02 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\x12&\n" +
@@ -4713,7 +4809,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
 	"\aapplied\x18\x03 \x01(\bR\aapplied\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xcb\x02\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xe1\x02\n" +
 	"\x13ListFindingsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -4728,7 +4824,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x02at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\acluster\x18\v \x03(\tR\acluster\x12\x1a\n" +
-	"\bincident\x18\f \x01(\tR\bincident\"\xca\x01\n" +
+	"\bincident\x18\f \x01(\tR\bincident\x12\x14\n" +
+	"\x05about\x18\r \x01(\tR\x05about\"\xca\x01\n" +
 	"\x14ListFindingsResponse\x121\n" +
 	"\bfindings\x18\x01 \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
@@ -4737,7 +4834,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x11GetFindingRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"E\n" +
 	"\x12GetFindingResponse\x12/\n" +
-	"\afinding\x18\x01 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\"\x87\x02\n" +
+	"\afinding\x18\x01 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\"\x9d\x02\n" +
 	"\x14WatchFindingsRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -4749,13 +4846,14 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03mac\x18\b \x01(\tR\x03mac\x12\x18\n" +
 	"\acluster\x18\t \x03(\tR\acluster\x12\x1a\n" +
 	"\bincident\x18\n" +
-	" \x01(\tR\bincident\"\xe1\x01\n" +
+	" \x01(\tR\bincident\x12\x14\n" +
+	"\x05about\x18\v \x01(\tR\x05about\"\xe1\x01\n" +
 	"\x15WatchFindingsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12/\n" +
 	"\afinding\x18\x02 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12!\n" +
 	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x12\x12\n" +
 	"\x04lost\x18\x04 \x01(\rR\x04lost\x122\n" +
-	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xc2\x01\n" +
+	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xd8\x01\n" +
 	"\x14ListIncidentsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -4763,7 +4861,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x14\n" +
 	"\x05cause\x18\x04 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
-	"\acluster\x18\x06 \x03(\tR\acluster\"\xce\x01\n" +
+	"\acluster\x18\x06 \x03(\tR\acluster\x12\x14\n" +
+	"\x05about\x18\a \x01(\tR\x05about\"\xce\x01\n" +
 	"\x15ListIncidentsResponse\x124\n" +
 	"\tincidents\x18\x01 \x03(\v2\x16.ipwitness.v1.IncidentR\tincidents\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
@@ -4772,11 +4871,12 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x12GetIncidentRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"I\n" +
 	"\x13GetIncidentResponse\x122\n" +
-	"\bincident\x18\x01 \x01(\v2\x16.ipwitness.v1.IncidentR\bincident\"[\n" +
+	"\bincident\x18\x01 \x01(\v2\x16.ipwitness.v1.IncidentR\bincident\"q\n" +
 	"\x15WatchIncidentsRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x18\n" +
-	"\acluster\x18\x03 \x03(\tR\acluster\"\xd1\x01\n" +
+	"\acluster\x18\x03 \x03(\tR\acluster\x12\x14\n" +
+	"\x05about\x18\x04 \x01(\tR\x05about\"\xd1\x01\n" +
 	"\x16WatchIncidentsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x122\n" +
 	"\bincident\x18\x02 \x01(\v2\x16.ipwitness.v1.IncidentR\bincident\x12!\n" +
@@ -4825,7 +4925,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x14ListClustersResponse\x121\n" +
 	"\bclusters\x18\x01 \x03(\v2\x15.ipwitness.v1.ClusterR\bclusters\x12\x1a\n" +
 	"\bproblems\x18\x02 \x03(\tR\bproblems\x122\n" +
-	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xff\x02\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\x95\x03\n" +
 	"\x11ListEventsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -4840,13 +4940,14 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	" \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\v \x01(\tR\tpageToken\x12\x18\n" +
-	"\acluster\x18\f \x03(\tR\acluster\"\x88\x02\n" +
+	"\acluster\x18\f \x03(\tR\acluster\x12\x14\n" +
+	"\x05about\x18\r \x01(\tR\x05about\"\x88\x02\n" +
 	"\x12ListEventsResponse\x12+\n" +
 	"\x06events\x18\x01 \x03(\v2\x13.ipwitness.v1.EventR\x06events\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12%\n" +
 	"\x04gaps\x18\x03 \x03(\v2\x11.ipwitness.v1.GapR\x04gaps\x12B\n" +
 	"\x0freaches_back_to\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\rreachesBackTo\x122\n" +
-	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xb5\x02\n" +
+	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xcb\x02\n" +
 	"\x12WatchEventsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -4858,7 +4959,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12!\n" +
 	"\fresume_token\x18\t \x01(\tR\vresumeToken\x12\x18\n" +
 	"\acluster\x18\n" +
-	" \x03(\tR\acluster\"\xae\x02\n" +
+	" \x03(\tR\acluster\x12\x14\n" +
+	"\x05about\x18\v \x01(\tR\x05about\"\xae\x02\n" +
 	"\x13WatchEventsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12)\n" +
 	"\x05event\x18\x02 \x01(\v2\x13.ipwitness.v1.EventR\x05event\x12#\n" +

@@ -1,6 +1,6 @@
 // Package ipwitnessv1 is the contract: the messages and services of ipwitness,
 // generated from the .proto files beside it, and the description of the REST
-// interface. Only this file is written by hand.
+// interface. Only this file and names.go are written by hand.
 package ipwitnessv1
 
 import _ "embed"

@@ -56,7 +56,7 @@ function SearchBox() {
   return (
     <form role="search" onSubmit={submit}>
       <input id="search" type="search" autocomplete="off" spellcheck={false} value={text} onInput={(e) => setText(e.currentTarget.value)}
-        placeholder="Address, CIDR, pod, node, MAC" aria-label="Search by address, CIDR, pod, node, namespace or MAC" />
+        placeholder="Address, CIDR, MAC, ID, node, part of a name" aria-label="Search by address, CIDR, MAC, ID, node, or part of a name" />
     </form>
   )
 }

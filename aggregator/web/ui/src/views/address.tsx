@@ -10,7 +10,7 @@ import { Senders } from '../parts/senders'
 import { active, findings, poll } from '../live'
 import { full, ms } from '../time'
 import { title } from '../words'
-import { isAddress, meanings, resolve, type Meaning } from '../search'
+import { isAddress } from '../search'
 import { refine, route, to } from '../route'
 import type { Event, ExplainResponse, Gap, ListEventsResponse } from '../types'
 
@@ -20,23 +20,13 @@ export function Address() {
 }
 
 function Search({ q, at }: { q: string; at: string | undefined }) {
-  const known = meanings(q)
-  const [found, setFound] = useState<{ q: string; meaning?: Meaning; error?: string }>({ q, ...(known.length === 1 ? { meaning: known[0]! } : {}) })
   useEffect(() => {
-    if (isAddress(q)) {
-      location.replace(to('address', q))
-      return
-    }
-    const stop = new AbortController()
-    resolve(q, at, stop.signal).then((meaning) => setFound({ q, meaning }), (error) => stop.signal.aborted || setFound({ q, error: reason(error) }))
-    return () => stop.abort()
-  }, [q, at])
-  const meaning = found.q === q ? found.meaning : undefined
+    if (isAddress(q)) location.replace(to('address', q))
+  }, [q])
   return (
     <>
-      <h1>{q ? <>Owners of {meaning?.as ?? ''} <span class="mono wrap">{q}</span></> : 'All owners'}</h1>
-      {found.q === q && found.error && <p class="error">{found.error}</p>}
-      {meaning && <OwnerList query={meaning.query} at={at} />}
+      <h1>{q ? <>Owners of <span class="mono wrap">{q}</span></> : 'All owners'}</h1>
+      <OwnerList key={q} query={{ about: q }} at={at} />
     </>
   )
 }
