@@ -115,12 +115,12 @@ func (c *auditCommand) checkSilent(ctx context.Context, about string) error {
 }
 
 // onDemand returns the findings that are looked for only when somebody asks about an address.
-func (c *auditCommand) onDemand(ctx context.Context) []*pb.Finding {
+func (c *auditCommand) onDemand(ctx context.Context, address string) []*pb.Finding {
 	e := &pb.ExplainResponse{}
-	if err := c.client().get(ctx, "/v1/explain", c.within(url.Values{"address": {c.address}, "senders": {"true"}}), e); err != nil {
+	if err := c.client().get(ctx, "/v1/explain", c.within(url.Values{"address": {address}, "senders": {"true"}}), e); err != nil {
 		c.note("Warning: the connection tracking of nodes was not looked at: %s.", err)
 	}
-	return slices.DeleteFunc(e.GetFindings(), func(f *pb.Finding) bool { return f.GetKind() != verdict.FindingNATToFormerOwner || !c.keep(f) })
+	return slices.DeleteFunc(e.GetFindings(), func(f *pb.Finding) bool { return f.GetKind() != verdict.FindingNATToFormerOwner })
 }
 
 // list shows findings as tables, or the details of the findings of one address or id. The pools and nodes of
@@ -150,8 +150,8 @@ func (c *auditCommand) list(ctx context.Context, l *findingListing, about string
 	if c.fixPlan && coverage.GetClusters() > 0 {
 		return errors.New("a fleet knows no steps to repair IPAM: run --fix-plan with the aggregator of the cluster (--server)")
 	}
-	if c.address != "" && c.at.IsZero() && !c.fixPlan && c.kind == "" {
-		findings = append(findings, c.onDemand(ctx)...)
+	if isAddress(about) && c.at.IsZero() && !c.fixPlan && c.kind == "" && len(c.filters.given()) == 0 {
+		findings = append(findings, c.onDemand(ctx, about)...)
 	}
 	if len(findings) == 0 {
 		if err := errors.Join(c.checkNode(ctx, c.filters.get("node")), c.checkSilent(ctx, about)); err != nil {

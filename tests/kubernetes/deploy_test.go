@@ -695,7 +695,7 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 		t.Errorf("agents have more rights than other users:\n%s", strings.Join(more, "\n"))
 	}
 	reads := []string{"[/metrics] [] [get]"}
-	for _, what := range []string{"conflicts", "events", "findings", "nodes", "owners", "pools"} {
+	for _, what := range []string{"conflicts", "events", "findings", "incidents", "nodes", "owners", "pools"} {
 		reads = append(reads, what+".ipwitness.io [] [] [get list watch]")
 	}
 	if got := missing(can("ipwitness-reader"), baseline); !slices.Equal(got, reads) {
