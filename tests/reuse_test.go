@@ -178,7 +178,13 @@ func TestIncidentAReusedAddressMeetsAnOldDNATEntry(t *testing.T) {
 	if one.GetNode() != "node1" || one.GetSource() != "10.244.0.9:4002" || one.GetWorkload().GetName() != "client" || one.GetDestination() != service+":80" || nat.GetPrevious().GetWorkload().GetName() != "web" {
 		t.Errorf("got %v, want the connection of client to the Service, from the time of web", nat)
 	}
-	i.Found(nat, "nat-to-former-owner", i.run)
+	i.Found(nat, "nat-to-former-owner", func(args ...string) (out string) {
+		wait.Until(t, "an answer with the finding", func() bool {
+			out = i.run(args...)
+			return strings.Contains(out, nat.GetId()) // questions are limited
+		})
+		return out
+	})
 	remedy, carried := nat.GetRemedy(), []string(nil)
 	for _, action := range remedy {
 		if strings.HasPrefix(action.GetCommand(), "conntrack -D ") {

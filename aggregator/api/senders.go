@@ -42,7 +42,7 @@ func misleads(f verdict.Finding) bool {
 func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explanation, answers []report.Answer, tenures map[string]audit.Tenure) (*pb.Senders, *verdict.Finding) {
 	missed, out := make(unseen), &pb.Senders{}
 	translated := s.translated(answers, missed)
-	nat := audit.Translations(s.Facts.Policy, c.Address, why.Owners, tenures, translated, c.Now)
+	nat := audit.Translations(s.Facts.Policy, c, why.Owners, tenures, translated)
 	if nat == nil && !s.misdirected(c.Address) {
 		return nil, nil
 	}

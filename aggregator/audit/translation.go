@@ -2,7 +2,6 @@ package audit
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -22,19 +21,23 @@ type Tenure struct {
 	Former *verdict.Former
 }
 
-// Translations returns the finding nat-to-former-owner about connections that nodes send to an address: those that existed before
-// any of its owners had it. It returns nil if there is none. tenures are by the ID of the owner.
-func Translations(p *verdict.Policy, a netip.Addr, owners []verdict.Owner, tenures map[string]Tenure, all []verdict.Translation, now verdict.Stamp) *verdict.Finding {
+// Translations returns the finding nat-to-former-owner about connections that nodes send to the address of a case: those that
+// existed before any of its owners had it. It returns nil if there is none. tenures are by the ID of the owner.
+func Translations(p *verdict.Policy, c *verdict.Case, owners []verdict.Owner, tenures map[string]Tenure, all []verdict.Translation) *verdict.Finding {
 	f := &verdict.Finding{
-		ID: verdict.FindingID(p.Cluster, verdict.FindingNATToFormerOwner, a.String()), Kind: verdict.FindingNATToFormerOwner,
-		Severity: verdict.Warning, Address: a, Since: now,
+		ID: verdict.FindingID(p.Cluster, verdict.FindingNATToFormerOwner, c.Address.String()), Kind: verdict.FindingNATToFormerOwner,
+		Severity: verdict.Warning, Address: c.Address, Since: c.Now,
 	}
 	for _, o := range owners {
 		if o.State == verdict.Gone || o.Excluded != nil {
 			continue
 		}
 		f.Owners = append(f.Owners, o)
-		if was := tenures[o.ID].Former; was != nil && (f.Former == nil || was.Until > f.Former.Until) {
+		was := tenures[o.ID].Former
+		if i := slices.IndexFunc(c.Former, func(f verdict.Former) bool { return f.Next == o.ID }); was == nil && i >= 0 {
+			was = &c.Former[i]
+		}
+		if was != nil && (f.Former == nil || was.Until > f.Former.Until) {
 			f.Former, f.Severity = was, verdict.Critical
 		}
 	}

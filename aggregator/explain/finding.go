@@ -494,7 +494,7 @@ func (t *findingBuilder) translated() {
 	}
 	values := []any{
 		"nodes", all(nodes), "count", plural(len(t.f.Translations), "connection", "connections"), "contested", when(len(t.f.Owners) > 1, "yes"),
-		"steps", steps, "entries", func() {
+		"recorded", when(t.f.Former != nil, "yes"), "steps", steps, "entries", func() {
 			for _, one := range t.f.Translations {
 				sender := ""
 				if one.Sender != nil {
@@ -507,7 +507,7 @@ func (t *findingBuilder) translated() {
 		},
 	}
 	if f := t.f.Former; f != nil {
-		values = append(values, "was", &f.Owner, "known", "yes", "until", f.Until)
+		values = append(values, "was", &f.Owner, "until", f.Until)
 	}
 	t.add(t.f.Kind, values...)
 }

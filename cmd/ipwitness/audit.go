@@ -152,6 +152,7 @@ func (c *auditCommand) list(ctx context.Context, l *findingListing, about string
 	}
 	if isAddress(about) && c.at.IsZero() && !c.fixPlan && c.kind == "" && len(c.filters.given()) == 0 {
 		findings = append(findings, c.onDemand(ctx, about)...)
+		show.SortFindings(findings)
 	}
 	if len(findings) == 0 {
 		if err := errors.Join(c.checkNode(ctx, c.filters.get("node")), c.checkSilent(ctx, about)); err != nil {
