@@ -482,7 +482,7 @@ func (t *findingBuilder) translated() {
 			nodes = append(nodes, one.Node.Name)
 		}
 		commands[one.Node.Name] = append(commands[one.Node.Name], scope{
-			"protocol", one.Protocol, "from", one.From.Addr(), "fromport", one.From.Port(), "to", one.To.Addr(), "toport", one.To.Port(), "address", t.f.Address,
+			"protocol", advice.Quote(one.Protocol), "from", one.From.Addr(), "fromport", one.From.Port(), "to", one.To.Addr(), "toport", one.To.Port(), "address", t.f.Address,
 			"zone", when(one.Zone != 0, fmt.Sprint(one.Zone)),
 		}.text("nat-to-former-owner/delete"))
 	}

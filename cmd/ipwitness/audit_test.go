@@ -38,6 +38,7 @@ func audited(findings ...*pb.Finding) handler {
 			return ok(&out)(r)
 		},
 		"/v1/conflicts": ok(&pb.ListConflictsResponse{Coverage: everything}),
+		"/v1/explain":   ok(&pb.ExplainResponse{}),
 		"/v1/pools":     ok(&pb.ListPoolsResponse{Pools: []*pb.Pool{{Ipam: "host-local", Name: "/var/lib/cni/networks/cbr0", Node: "node-1", State: pb.Pool_KNOWN, Size: 253, Allocated: 12}}}),
 		"/v1/nodes":     ok(&pb.ListNodesResponse{Nodes: []*pb.Node{{Name: "node-1", State: pb.Node_LIVE, BootId: "b00t", Netns: "1"}, {Name: "node-2", State: pb.Node_DISCONNECTED}}, Kubernetes: &pb.Kubernetes{State: pb.Kubernetes_OFF}}),
 	}
