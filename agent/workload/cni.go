@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
@@ -98,16 +99,43 @@ func (c *cniCache) path(name string) string {
 
 const notWatchedResults = "pods get their names late, because the results of CNI are not watched"
 
-// watch calls changed whenever a CNI result is created, written or removed.
+// watch calls changed at the start, and after each event about a result or a directory that leads to results, until ctx ends.
 func (c *cniCache) watch(ctx context.Context, lacks *Lacks) error {
-	return lacks.watchFiles(ctx, c.log, notWatchedResults, slices.Collect(maps.Keys(c.dirs())), c.event)
-}
-
-// event calls changed after an event about a result, or about a directory that leads to results.
-func (c *cniCache) event(path string) {
-	_, isResult := c.dirs()[filepath.Dir(path)]
-	if isResult || path == "" || table.Within(c.dir, path) || table.Within(c.multusDir(), path) {
-		c.changed()
+	var w *fsnotify.Watcher
+	var lost <-chan error
+	if err := lacks.Until(ctx, notWatchedResults, func() (err error) { w, lost, err = table.NewWatcher(0); return err }); err != nil {
+		c.log.Warn(notWatchedResults, "error", err)
+		return nil
+	}
+	defer func() { _ = w.Close() }()
+	again := time.NewTicker(lackEvery)
+	defer again.Stop()
+	dirs := slices.Collect(maps.Keys(c.dirs()))
+	watch := func() {
+		for _, dir := range dirs {
+			watchPath(w, dir)
+		}
+	}
+	watch()
+	c.changed()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+			watch() // there may have been no watches left
+		case e := <-w.Events:
+			leads := slices.ContainsFunc(dirs, func(dir string) bool { return table.Within(dir, e.Name) })
+			if leads {
+				watch() // directories may be new
+			}
+			if leads || slices.Contains(dirs, filepath.Dir(e.Name)) {
+				c.changed()
+			}
+		case err := <-lost:
+			c.log.Debug("events about CNI results were lost", "error", err)
+			c.changed()
+		}
 	}
 }
 

@@ -12,10 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
@@ -407,44 +405,4 @@ func TestDamagedResultsAreNamed(t *testing.T) {
 	}
 	write("pod", strings.ReplaceAll(pod, "ADDRESS", "10.0.0.2/24"))
 	read("it is one now", "<nil>")
-}
-
-func TestEventsAboutResultsWakeTheSearch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, _ := newTestNames(t)
-		c := n.cni
-		watched := 0
-		events, errs := make(chan fsnotify.Event), make(chan error)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go followFiles(ctx, c.log, events, errs, []string{c.dir, c.multusDir()}, func() { watched++ }, c.event)
-		for _, step := range []struct {
-			path           string
-			wakes, watched bool
-		}{
-			{path: filepath.Join(c.dir, "a"), wakes: true},
-			{path: filepath.Join(c.multusDir(), "a"), wakes: true},
-			{path: c.multusDir(), wakes: true, watched: true},
-			{path: filepath.Dir(c.dir), wakes: true, watched: true},
-			{path: filepath.Join(filepath.Dir(c.dir), "other")},
-			{path: filepath.Join(c.dir, "a/b")},
-			{wakes: true}, // events were lost
-		} {
-			if step.path != "" {
-				events <- fsnotify.Event{Name: step.path, Op: fsnotify.Create}
-			} else {
-				errs <- fsnotify.ErrEventOverflow
-			}
-			synctest.Wait()
-			if changed := len(n.changed) == 1; changed != step.wakes {
-				t.Errorf("event about %q: got the search woken %v", step.path, changed)
-			} else if changed {
-				<-n.changed
-			}
-			if (watched == 1) != step.watched {
-				t.Errorf("event about %q: got directories watched %d times, want %v", step.path, watched, step.watched)
-			}
-			watched = 0
-		}
-	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -76,49 +75,6 @@ func (l *Lacks) Until(ctx context.Context, what string, try func() error) error 
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(lackEvery):
-		}
-	}
-}
-
-// watchFiles calls changed with the path of each event in directories, which may be missing, or about their parents, until
-// ctx ends. The path is empty at the start, and after events were lost. late says what is late without events.
-func (l *Lacks) watchFiles(ctx context.Context, log *slog.Logger, late string, dirs []string, changed func(path string)) error {
-	var w *fsnotify.Watcher
-	var lost <-chan error
-	if err := l.Until(ctx, late, func() (err error) { w, lost, err = table.NewWatcher(0); return err }); err != nil {
-		log.Warn("files cannot be watched", "late", late, "error", err)
-		return nil
-	}
-	defer func() { _ = w.Close() }()
-	watch := func() {
-		for _, dir := range dirs {
-			watchPath(w, dir)
-		}
-	}
-	watch()
-	changed("")
-	followFiles(ctx, log, w.Events, lost, dirs, watch, changed)
-	return nil
-}
-
-// followFiles passes on events until ctx ends. It calls watch for directories that may be new.
-func followFiles(ctx context.Context, log *slog.Logger, events <-chan fsnotify.Event, errs <-chan error, dirs []string, watch func(), changed func(path string)) {
-	again := time.NewTicker(lackEvery)
-	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-again.C:
-			watch() // there may have been no watches left
-		case e := <-events:
-			if slices.ContainsFunc(dirs, func(dir string) bool { return table.Within(dir, e.Name) }) {
-				watch()
-			}
-			changed(e.Name)
-		case err := <-errs:
-			log.Debug("events about files were lost", "error", err)
-			changed("")
 		}
 	}
 }
