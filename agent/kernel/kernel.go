@@ -109,6 +109,7 @@ type topology struct {
 	// interface that is their peer or lower device.
 	attached   map[int32]map[*link]*namespace
 	cards      map[*link]*namespace // network cards in other namespaces
+	bridges    map[*link]struct{}   // bridges in other namespaces
 	wiring     *wiring              // nil if it must be computed
 	linksEnded bool                 // since beliefs were last compared
 	// nested has the links of interfaces at bridges in other namespaces. They must be computed again if
@@ -230,7 +231,7 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 				inodes:   map[uint64]*namespace{ownInode: own},
 				names:    map[uint64]*ipwitnessv1.Workload{},
 				nextID:   table.OwnNamespace,
-				attached: map[int32]map[*link]*namespace{}, cards: map[*link]*namespace{},
+				attached: map[int32]map[*link]*namespace{}, cards: map[*link]*namespace{}, bridges: map[*link]struct{}{},
 			},
 			hooks: hooks{
 				PortsChanged: func() {},

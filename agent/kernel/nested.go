@@ -32,6 +32,9 @@ func (k *Mirror) nest(now time.Time) {
 		return
 	}
 	k.rewired = false
+	if len(k.bridges) == 0 && len(k.nested) == 0 {
+		return // as on most nodes, whose pods change often
+	}
 	bridges := map[*link]*nestedBridge{}
 	reached := map[*namespace]bool{}
 	for _, ns := range k.byNSID {
@@ -43,9 +46,6 @@ func (k *Mirror) nest(now time.Time) {
 			reached[ns] = reached[ns] || l.LowerNSID == k.ownNSID && k.contained(ns)
 		}
 		reached[ns] = reached[ns] || ns.unprivileged || k.overlays[ns.inode] != ""
-	}
-	if len(bridges) == 0 && len(k.nested) == 0 {
-		return
 	}
 	enter := func(port, l *link, other, ns *namespace) {
 		switch b := bridges[other.links[port.Master]]; {

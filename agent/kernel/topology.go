@@ -374,6 +374,9 @@ func (t *topology) join(ns *namespace, l *link) {
 	if ns != t.own && isCard(&l.Link) {
 		t.cards[l] = ns
 	}
+	if ns != t.own && l.Kind == "bridge" {
+		t.bridges[l] = struct{}{}
+	}
 	if ns == t.own || l.LowerNSID != t.ownNSID {
 		return
 	}
@@ -387,6 +390,7 @@ func (t *topology) join(ns *namespace, l *link) {
 func (t *topology) part(l *link) {
 	t.rewired = true
 	delete(t.cards, l)
+	delete(t.bridges, l)
 	if delete(t.attached[l.Lower], l); len(t.attached[l.Lower]) == 0 {
 		delete(t.attached, l.Lower)
 	}
