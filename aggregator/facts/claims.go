@@ -91,7 +91,10 @@ func (f *Facts) addToIndexes(n *Node, a index.Address, port uint32, key claimKey
 	enter(&n.interfaces.at(port).claims, c, n.claimLists)
 	one := n.claims.at(c)
 	// The index by address.
-	one.alike = f.addresses.of(a, n.number)
+	others := f.Claimed(a)
+	if others {
+		one.alike = f.addresses.of(a, n.number)
+	}
 	f.addresses.set(a, refOf(n.number, c))
 	// The index by MAC.
 	if one.wire() != 0 {
@@ -107,10 +110,12 @@ func (f *Facts) addToIndexes(n *Node, a index.Address, port uint32, key claimKey
 		}
 	}
 	f.addressed(n, c)
-	f.touchAnswers(n, c, 0)
+	if others || one.wire() != 0 {
+		f.touchAnswers(n, c, 0)
+	}
 	if key.kind == verdict.Assigned {
 		f.placeSightings(n, c)
-		for k := range n.same(f.addresses.of(a, n.number)) { // frames may come before the report of the kernel
+		for k := range n.same(c) { // frames may come before the report of the kernel
 			if at := n.claims.at(k).wire(); at != 0 {
 				f.sawOwn(n, k, n.wires.at(at).seen)
 			}
