@@ -5,7 +5,7 @@
 /* Observes claims to addresses on the ingress of one interface and reports them to user space. It
  * never changes what happens to a frame. ARP is parsed according to RFC 826 and RFC 5227, and
  * neighbour discovery (NDP) according to RFC 4861 and RFC 4862. A fuzz test compares the result
- * with that of reference_test.go.
+ * with that of decode.go.
  */
 
 #include <asm/errno.h>

@@ -52,7 +52,7 @@ const (
 	maxNDOptions  = 256
 )
 
-// Decode parses an Ethernet frame as observe.c does, so that the two can be compared. offloadedVLAN is the VID of a tag that was
+// Decode parses an Ethernet frame as observe.c does: a fuzz test compares the two. offloadedVLAN is the VID of a tag that was
 // removed from the frame, or 0. The Binding is zero unless the Result is ResultEvent.
 func Decode(frame []byte, offloadedVLAN uint16) (Binding, Result) {
 	if len(frame) < ethernetLen {
