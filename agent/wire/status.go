@@ -72,7 +72,7 @@ func (w *Wire) untold(now time.Time) (problems []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.attached {
-		if p.untold && now.Sub(p.seen) < kept {
+		if p.untold && now.Sub(p.seen) < Kept {
 			problems = append(problems, fmt.Sprintf("frames of several networks enter %s and are not told apart: duplicates behind it are not known", p.name))
 		}
 	}
@@ -100,7 +100,7 @@ func (r *rising) recent(count uint32, now time.Time) bool {
 	if count != r.count {
 		r.count, r.at = count, now
 	}
-	return count > 0 && now.Sub(r.at) < kept
+	return count > 0 && now.Sub(r.at) < Kept
 }
 
 // Flooding returns the number of flooding ports.

@@ -329,7 +329,7 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 		if s := status(now); s.GetUnparsed().GetTags() != 1 || s.GetUnparsed().GetExtensions()+s.GetUnparsed().GetOptions() != 0 {
 			t.Errorf("unparsed frames: got %v, want one with too many tags", s.GetUnparsed())
 		}
-		if s := status(now.Add(kept)); s.GetUnparsed().GetTags() != 0 {
+		if s := status(now.Add(Kept)); s.GetUnparsed().GetTags() != 0 {
 			t.Errorf("unparsed frames when their claims would have expired: got %v, want none", s.GetUnparsed())
 		}
 		// A flood is limited, and counted for its port only. Nobody reads the ring, so it gets half
@@ -368,7 +368,7 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 		for _, c := range []struct {
 			after    time.Duration
 			problems int
-		}{{0, 1}, {kept - 1, 1}, {kept, 0}} {
+		}{{0, 1}, {Kept - 1, 1}, {Kept, 0}} {
 			if s := status(now.Add(c.after)); s.GetLostEvents() != uint32(7+lost) || len(s.GetProblems()) != c.problems {
 				t.Errorf("status %s after %d frames were lost: got %d lost events and problems %q, want %d problems", c.after, lost, s.GetLostEvents(), s.GetProblems(), c.problems)
 			}

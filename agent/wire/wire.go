@@ -26,9 +26,9 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// kept is the lifetime of a wire claim after the last frame by which its sender claimed the address. The observer reports a
+// Kept is the lifetime of a wire claim after the last frame by which its sender claimed the address. The observer reports a
 // known binding again every 30 s while it is used.
-const kept = 10 * time.Minute
+const Kept = 10 * time.Minute
 
 // A Wire keeps the observer attached to the ports of the node, and turns the frames that it
 // reports into claims.
@@ -178,7 +178,7 @@ func (w *Wire) forget(ctx context.Context) {
 func (w *Wire) frame(ev *bpf.Event) {
 	seen := w.clock.at(ev.Ktime)
 	key := table.ClaimKey{
-		Address: ev.Addr, Kind: evidenceOf[ev.Kind], At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: int32(ev.Ifindex)},
+		Address: ev.Addr, Kind: Evidence[ev.Kind], At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: int32(ev.Ifindex)},
 		MAC: string(ev.SHA[:]), VLAN: ev.VLAN, InnerVLAN: ev.InnerVLAN, NoOverride: ev.NoOverride,
 	}
 	if ev.Source != ev.SHA {
@@ -189,7 +189,7 @@ func (w *Wire) frame(ev *bpf.Event) {
 	p := w.attached[key.At.Index]
 	first := false
 	if p != nil && p.untold {
-		first, p.seen = seen.Sub(p.seen) >= kept, seen
+		first, p.seen = seen.Sub(p.seen) >= Kept, seen
 	}
 	w.mu.Unlock()
 	if first {
@@ -218,7 +218,7 @@ func (w *Wire) keep(ctx context.Context) {
 // renew has all ports checked, and ends old claims.
 func (w *Wire) renew(now time.Time) {
 	w.check()
-	w.kernel.Expire(now.Add(-kept))
+	w.kernel.Expire(now.Add(-Kept))
 	w.StatusChanged()
 }
 
@@ -356,7 +356,8 @@ func (w *Wire) Contest(addr netip.Addr, on bool) {
 	}
 }
 
-var evidenceOf = map[bpf.Kind]ipwitnessv1.Evidence_Kind{
+// Evidence are the kinds of evidence that frames are.
+var Evidence = map[bpf.Kind]ipwitnessv1.Evidence_Kind{
 	bpf.Announced: ipwitnessv1.Evidence_ANNOUNCED,
 	bpf.Answered:  ipwitnessv1.Evidence_ANSWERED,
 	bpf.Used:      ipwitnessv1.Evidence_USED,

@@ -146,10 +146,10 @@ func TestLossIsRecentUntilTheClaimsWouldHaveExpired(t *testing.T) {
 	}{
 		{0, 0, false},
 		{time.Hour, 3, true},
-		{time.Hour + kept - 1, 3, true},
-		{time.Hour + kept, 3, false},
+		{time.Hour + Kept - 1, 3, true},
+		{time.Hour + Kept, 3, false},
 		{2 * time.Hour, 4, true},
-		{2*time.Hour + kept, 4, false},
+		{2*time.Hour + Kept, 4, false},
 	} {
 		if got := r.recent(c.count, begin.Add(c.at)); got != c.want {
 			t.Errorf("%d lost after %s: got recent %v, want %v", c.count, c.at, got, c.want)
