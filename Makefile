@@ -97,7 +97,7 @@ TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	/bin/busybox:busybox-static conntrack:conntrack dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
 	/lib/systemd/systemd:systemd openssl:openssl promtool:prometheus curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
 	/usr/sbin/keepalived:keepalived setsid:util-linux python3:python3 \
-	/usr/share/bash-completion/bash_completion:bash-completion fish:fish tmux:tmux
+	/usr/share/bash-completion/bash_completion:bash-completion fish:fish tmux:tmux tcpdump:tcpdump
 # For slow tests, in addition.
 SLOW_NEEDS := prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager runsc:runsc buildah:buildah \
 	ovn-northd:ovn-central ovn-controller:ovn-host /usr/lib/frr/vrrpd:frr

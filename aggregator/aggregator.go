@@ -200,6 +200,10 @@ const (
 // New makes an aggregator. It locks the data directory, and does nothing else before Run. Its
 // metrics are registered with reg.
 func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, error) {
+	return newAggregator(cfg, log, reg, nil)
+}
+
+func newAggregator(cfg Config, log *slog.Logger, reg prometheus.Registerer, replay *Replay) (*Aggregator, error) {
 	policy := verdict.Policy{
 		Cluster: cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter, MigrationGrace: migrationGrace,
 		NodeTimeout: cfg.NodeTimeout, HandoverGrace: cfg.HandoverGrace,
@@ -258,7 +262,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCore(coreConfig{cfg, policy, log, reg, cluster})
+	c, err := newCore(coreConfig{cfg, policy, log, reg, cluster, replay})
 	if err != nil {
 		return nil, err
 	}

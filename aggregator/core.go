@@ -37,6 +37,8 @@ type coreConfig struct {
 	registry prometheus.Registerer
 	// kubernetes is the Kubernetes API; nil if it is not used.
 	kubernetes *kube.Cluster
+	// replay has the clock of a replay; nil if the time is the real one.
+	replay *Replay
 }
 
 // newCore makes the rooms. It locks the data directory, and does nothing else before run.
@@ -46,7 +48,10 @@ func newCore(cfg coreConfig) (*core, error) {
 	// wall clock is set.
 	clock := func() verdict.Stamp { return verdict.At(base).Add(time.Since(base)) }
 	workers := runtime.GOMAXPROCS(0)
-	c := &core{log: cfg.log, kubernetes: cfg.kubernetes, tidier: newTidier(cfg.CollectEagerly), stopped: make(chan struct{}), ended: make(chan struct{})}
+	if cfg.replay != nil {
+		base, clock, workers = cfg.replay.now().Time(), cfg.replay.now, 1
+	}
+	c := &core{log: cfg.log, replay: cfg.replay, kubernetes: cfg.kubernetes, tidier: newTidier(cfg.CollectEagerly), stopped: make(chan struct{}), ended: make(chan struct{})}
 	told := &listener{core: c}
 	conflicts := judge.NewConflicts()
 	c.facts = facts.New(facts.Config{
@@ -77,10 +82,10 @@ func newCore(cfg coreConfig) (*core, error) {
 		return nil, err
 	}
 	c.kept = dir
-	if recorded {
+	if recorded || cfg.replay != nil {
 		c.journal = journal.New(journal.Config{
 			Dir: dir, Retention: cfg.Retention, Size: cfg.JournalSize, Instance: base.UnixNano(), Log: cfg.log,
-			Clock: func() time.Time { return clock().Time() },
+			Clock: func() time.Time { return clock().Time() }, AtOnce: cfg.replay != nil,
 		})
 	}
 	if c.exports, err = export.New(export.Config{
@@ -103,7 +108,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	converter := &live.Converter{
 		Facts: c.facts, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements, Recorded: live.NewRecorded(),
 	}
-	if c.journal != nil {
+	if recorded {
 		c.recall = live.NewRecall(live.RecallConfig{
 			Facts: c.facts, Shards: c.shards, Findings: c.findings, Journal: c.journal, Coverage: c.coverage, Recorded: converter.Recorded,
 			Log: cfg.log, Judge: c.judge,
@@ -178,6 +183,7 @@ func (c *core) run(ctx context.Context) {
 type core struct {
 	log              *slog.Logger
 	kubernetes       *kube.Cluster
+	replay           *Replay // nil unless the time is that of a replay
 	facts            *facts.Facts
 	shards           *judge.Shards
 	findings         *judge.Findings
@@ -215,6 +221,9 @@ func (c *core) ring() verdict.Stamp {
 // judge waits until everything that a change touched is judged, and until the resulting findings
 // about pools and missing addresses are published.
 func (c *core) judge(b *facts.Batch) {
+	if c.replay != nil {
+		c.settle()
+	}
 	select {
 	case <-b.Done():
 		c.findings.Judged()

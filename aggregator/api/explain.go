@@ -45,7 +45,7 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 		return s.explainAt(ctx, q, addr)
 	}
 	var answers []report.Answer
-	if q.GetSenders() {
+	if q.GetSenders() && s.Reports != nil {
 		answers = s.Reports.Ask(addr, access.Of(ctx).MayAsk())
 	}
 	out, f := s.explain(addr, q.GetCase(), answers, s.tenures(addr, answers))

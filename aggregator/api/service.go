@@ -29,7 +29,7 @@ type Service struct {
 	Convert          *live.Converter
 	Events           *live.Events
 	Journal          *journal.Journal
-	Reports          *report.Service
+	Reports          *report.Service // nil if agents cannot be asked
 	// EventWatches, NodeWatches and IncidentWatches are the numbers of watches of events, of nodes and of incidents.
 	EventWatches, NodeWatches, IncidentWatches atomic.Int64
 	// Instance identifies this process in resume tokens, and in the journal.

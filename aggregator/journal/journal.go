@@ -50,6 +50,8 @@ type Config struct {
 	Reached func() time.Time
 	// Cache is the number of bytes of the cache; 0 for the default.
 	Cache int64
+	// AtOnce is set if no change may wait for others before it is written.
+	AtOnce bool
 }
 
 // A Journal records changes. Use New.

@@ -171,6 +171,9 @@ func (j *Journal) write(ctx context.Context, w *writer) {
 
 // gather applies the operations that arrive within a short time.
 func (w *writer) gather(ctx context.Context) (err error) {
+	if w.j.AtOnce {
+		return nil
+	}
 	enough := time.NewTimer(gatherFor)
 	defer enough.Stop()
 	for range queueSize { // all that have arrived while a slow disk was written

@@ -72,19 +72,34 @@ func NewFindings(cfg FindingsConfig) *Findings {
 // Run runs the checks that are due until ctx ends.
 func (f *Findings) Run(ctx context.Context) {
 	var group sync.WaitGroup
-	for _, one := range []struct {
-		wake signal
-		do   func() verdict.Stamp
-	}{
+	for _, one := range f.checks() {
+		group.Go(func() { Repeat(ctx, f.Set.facts.Clock, one.wake, one.do) })
+	}
+	group.Wait()
+}
+
+// Settle runs the checks that are due, and returns when more will be; 0 for never. It is used in place of Run if the time is that of a
+// replay.
+func (f *Findings) Settle() (next verdict.Stamp) {
+	for _, one := range f.checks() {
+		next = Earlier(next, one.do())
+	}
+	return next
+}
+
+type check struct {
+	wake signal
+	do   func() verdict.Stamp
+}
+
+func (f *Findings) checks() [5]check {
+	return [...]check{
 		{f.Set.wake, f.decide},
 		{f.Pools.wake, f.Pools.run},
 		{f.Clones.wake, f.end},
 		{f.Overlaps.wake, f.Overlaps.run},
 		{f.Intended.wake, f.Intended.run},
-	} {
-		group.Go(func() { Repeat(ctx, f.Set.facts.Clock, one.wake, one.do) })
 	}
-	group.Wait()
 }
 
 // Judged runs the checks that wait until every address affected by a change is judged.

@@ -19,6 +19,28 @@ func (s *Shards) Run(ctx context.Context) {
 	group.Wait()
 }
 
+// Settle judges all addresses that are due, and returns when more will be; 0 for never. It is used in place of Run if the time is that of a
+// replay.
+func (s *Shards) Settle() (next verdict.Stamp) {
+	for _, w := range s.workers {
+		for w.judgeSome() { //nolint:revive // until there are none
+		}
+		if len(w.timers) > 0 {
+			next = Earlier(next, w.timers[0].again)
+		}
+	}
+	s.Listener.Rested()
+	return next
+}
+
+// Earlier returns the earlier one of two times, of which each may be 0 for never.
+func Earlier(a, b verdict.Stamp) verdict.Stamp {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
 func (w *worker) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

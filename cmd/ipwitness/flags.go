@@ -28,13 +28,10 @@ import (
 
 // aggregatorFlags adds the flags of an aggregator.
 func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
+	judgementFlags(cmd, cfg)
 	fs := cmd.Flags()
 	cfg.Cluster = aggregator.DefaultCluster
 	fs.Var(cli.NewValue(&cfg.Cluster, "NAME", cli.ParseName), "cluster", "name of the cluster of the nodes; conflict ids depend on it")
-	fs.Var(cli.NewList(&cfg.Shared, "CIDR=REASON", "\n", parseShared), "shared",
-		"addresses that are intentionally shared, such as anycast; repeatable")
-	fs.Var(cli.NewList(&cfg.Routers, "WHO=REASON", "\n", parseRouter), "router",
-		"workload that may answer for others: NAMESPACE/POD, with * and ?, or a MAC; repeatable")
 	cfg.DataDir = aggregator.DataDirAuto
 	fs.Var(cli.NewValue(&cfg.DataDir, "DIR", func(s string) (string, error) {
 		switch s {
@@ -47,21 +44,30 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	}), "data-dir", "data directory, off for no history, or auto for "+aggregator.DefaultDataDir+" if writable")
 	durationFlag(fs, &cfg.Retention, "retention", aggregator.DefaultRetention, "time for which the history is kept, in whole days if possible")
 	sizeFlag(fs, &cfg.JournalSize, "journal-size", aggregator.DefaultJournalSize, "disk space that the history may take")
-	networks := cli.NewList(new([]string), "NAME=CIDR[,CIDR...]", "\n", func(s string) (string, error) { return s, addNetwork(cfg, s) })
-	fs.Var(networks, "network", "addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
 	fs.StringVar(&cfg.Lease, "lease", "",
 		"Lease used to elect a leader among replicas, as `NAMESPACE/NAME` (default: this one always leads)")
 	fs.BoolVar(&cfg.NodeCondition, "node-condition", false, "write the condition AddressConflict of Kubernetes' Nodes, for nodes with confirmed conflicts")
 	fs.StringVar(&cfg.Kubeconfig, "kubeconfig", aggregator.DefaultKubeconfig,
 		"kubeconfig `FILE` used to look up owners, off, or auto for the cluster of this pod")
-	durationFlag(fs, &cfg.Settle, "settle", aggregator.DefaultSettle, "time after which a conflict is confirmed if both owners still hold the address")
-	durationFlag(fs, &cfg.StaleAfter, "stale-after", aggregator.DefaultStaleAfter, "time without frames after which an owner known only from the wire is stale")
 	durationFlag(fs, &cfg.NodeTimeout, "node-timeout", aggregator.DefaultNodeTimeout, "time after which the owners of a disconnected node count as gone")
-	durationFlag(fs, &cfg.HandoverGrace, "handover-grace", aggregator.DefaultHandoverGrace, "maximum duration of a hand-over between two nodes")
 	durationFlag(fs, &cfg.LeakedAfter, "leaked-after", aggregator.DefaultLeakedAfter, "time for which an allocation may be unused before it is reported as leaked")
 	fs.Var(cli.NewValue(&cfg.ReusedWithin, "DURATION", parseLimit), "reused-within",
 		"time within which the reuse of an address is reported, such as 30s")
 	fs.Lookup("reused-within").DefValue = limitOff
+}
+
+// judgementFlags adds the flags that decide how addresses are judged.
+func judgementFlags(cmd *cobra.Command, cfg *aggregator.Config) {
+	fs := cmd.Flags()
+	fs.Var(cli.NewList(&cfg.Shared, "CIDR=REASON", "\n", parseShared), "shared",
+		"addresses that are intentionally shared, such as anycast; repeatable")
+	fs.Var(cli.NewList(&cfg.Routers, "WHO=REASON", "\n", parseRouter), "router",
+		"workload that may answer for others: NAMESPACE/POD, with * and ?, or a MAC; repeatable")
+	networks := cli.NewList(new([]string), "NAME=CIDR[,CIDR...]", "\n", func(s string) (string, error) { return s, addNetwork(cfg, s) })
+	fs.Var(networks, "network", "addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
+	durationFlag(fs, &cfg.Settle, "settle", aggregator.DefaultSettle, "time after which a conflict is confirmed if both owners still hold the address")
+	durationFlag(fs, &cfg.StaleAfter, "stale-after", aggregator.DefaultStaleAfter, "time without frames after which an owner known only from the wire is stale")
+	durationFlag(fs, &cfg.HandoverGrace, "handover-grace", aggregator.DefaultHandoverGrace, "maximum duration of a hand-over between two nodes")
 }
 
 // exportFlags adds the flags of the systems that an aggregator tells of transitions.

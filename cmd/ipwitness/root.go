@@ -46,7 +46,7 @@ func newRoot(sys system) *cobra.Command {
 	root.SetFlagErrorFunc(cli.FlagError)
 	root.PersistentFlags().String("config", "", "YAML `FILE` of flag names and values")
 
-	serving, checks := local(sys)
+	serving, judging, checks := local(sys)
 	if len(serving) > 0 {
 		root.AddGroup(&cobra.Group{ID: "serve", Title: "Watch:"})
 	}
@@ -79,6 +79,7 @@ func newRoot(sys system) *cobra.Command {
 	}
 	add("serve", serving...)
 	add("ask", newOwners(sys), newIncidents(sys), newConflicts(sys), newExplain(sys), newHistory(sys), newResolve(sys), newJudge(sys), newAudit(sys), newStatus(sys), newNodes(sys), newClusters(sys), newTop(sys), newUI(sys))
+	add("ask", judging...)
 	add("act", newAcknowledge(sys), newBackup(sys))
 	add("other", append(checks, newVersion(sys))...)
 	return root

@@ -127,6 +127,7 @@ var parts = []part{
 	{"replicas", fmt.Sprintf("1 to %d equal replicas", mostReplicas), replicaRows},
 	{"memory", fmt.Sprintf("the aggregator's memory with up to %d flooded nodes", floodedNodes), memoryRows},
 	{"audit", fmt.Sprintf("%d allocations of host-local against as many owners", auditNodes*auditPods), auditRows},
+	{"replay", fmt.Sprintf("%d frames of a capture", replayedFrames), replayRows},
 	{"journal", fmt.Sprintf("%d transitions in the journal, in a day and in a month", journalTransitions), journalRows},
 	{"kubernetes", fmt.Sprintf("%d pods in a real Kubernetes API, whose server is killed", apiPods), kubernetesRows},
 }

@@ -32,7 +32,7 @@ var floors = []string{
 	"aggregator/audit aggregator/explain aggregator/kube",
 	"aggregator/verdict aggregator/access aggregator/apijson aggregator/episode aggregator/index",
 
-	"agent",
+	"agent agent/capture",
 	"agent/allocations agent/report agent/workload agent/wire",
 	"agent/kernel",
 	"agent/rtnetlink agent/table",
@@ -62,6 +62,7 @@ var walls = []wall{
 	// Package show uses JSONPath, which talks to nobody.
 	{"k8s.io/api k8s.io/apimachinery k8s.io/client-go", "aggregator/kube cmd/ipwitness/forward cmd/ipwitness/show"},
 	{"charm.land", "cmd/ipwitness/top"},
+	{"github.com/gopacket/gopacket", "agent/capture"},
 	// Package show measures texts with x/ansi.
 	{"github.com/charmbracelet", "cmd/ipwitness/show cmd/ipwitness/top"},
 }
