@@ -74,8 +74,19 @@ func TestANameMeansTheSameEverywhere(t *testing.T) {
 
 func TestANameThatMeansNothingIsRefused(t *testing.T) {
 	for _, q := range []*pb.ListOwnersRequest{
-		{About: "10.244.0.0/33"}, {About: "10.244.0.0/"}, {About: "/web"}, {About: "default/"}, {About: "a/b/c"}, {About: "container/"},
-		{About: "::ffff:10.0.0.1"}, {About: "web db"}, {About: "10.244.0"}, {About: "02:42:ac:11:00"}, {About: "../x"}, {About: "10.0.0.1", Address: "10.0.0.2"}, {About: "shop/web", Namespace: "other"},
+		{About: "10.244.0.0/33"},
+		{About: "10.244.0.0/"},
+		{About: "/web"},
+		{About: "default/"},
+		{About: "a/b/c"},
+		{About: "container/"},
+		{About: "::ffff:10.0.0.1"},
+		{About: "web db"},
+		{About: "10.244.0"},
+		{About: "02:42:ac:11:00"},
+		{About: "../x"},
+		{About: "10.0.0.1", Address: "10.0.0.2"},
+		{About: "shop/web", Namespace: "other"},
 	} {
 		if _, err := SelectOwners(q); err == nil {
 			t.Errorf("%v: got no error, want one", q)

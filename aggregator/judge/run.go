@@ -23,7 +23,7 @@ func (s *Shards) Run(ctx context.Context) {
 // replay.
 func (s *Shards) Settle() (next verdict.Stamp) {
 	for _, w := range s.workers {
-		for w.judgeSome() { //nolint:revive // until there are none
+		for w.judgeSome() {
 		}
 		if len(w.timers) > 0 {
 			next = Earlier(next, w.timers[0].again)

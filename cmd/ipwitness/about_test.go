@@ -34,7 +34,7 @@ func about(r *http.Request, answer func(*http.Request) (int, string)) func(*http
 		}
 		var sel api.Selection
 		var err error
-		var keep func(e *pb.Event, addresses ...string) bool = func(e *pb.Event, addresses ...string) bool {
+		keep := func(e *pb.Event, addresses ...string) bool {
 			in := !sel.Span.First.IsValid() || slices.ContainsFunc(addresses, func(a string) bool { return sel.Span.Contains(netip.MustParseAddr(a)) })
 			return in && sel.Matches(e)
 		}

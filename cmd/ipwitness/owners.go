@@ -10,11 +10,6 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-type ownersCommand struct {
-	query
-	linkLocal bool
-}
-
 func newOwners(sys system) *cobra.Command {
 	q := &query{sys: sys}
 	var linkLocal, selected bool // selected is set if addresses are

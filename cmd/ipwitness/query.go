@@ -278,13 +278,6 @@ func (q *query) nodes(ctx context.Context) (*pb.ListNodesResponse, error) {
 	return nodes, q.client().get(ctx, "/v1/nodes", q.within(nil), nodes)
 }
 
-// coverage requests the coverage of the server.
-func (q *query) coverage(ctx context.Context) (*pb.Coverage, error) {
-	var list pb.ListConflictsResponse
-	err := q.client().get(ctx, "/v1/conflicts", q.within(url.Values{"page_size": {"1"}}), &list)
-	return list.GetCoverage(), err
-}
-
 // checkNode returns an error that names the known nodes if no node has the name. If not all nodes are
 // known, it prints that instead.
 func (q *query) checkNode(ctx context.Context, name string) error {
