@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -124,34 +123,51 @@ const incidentsEvery = 500 * time.Millisecond
 // WatchIncidents sends the incidents, then every change of one. It compares them with what it has sent, so that nothing waits
 // for a subscriber, and a slow one gets the latest state.
 func (s *Service) WatchIncidents(q *pb.WatchIncidentsRequest, stream pb.WitnessService_WatchIncidentsServer) error {
-	selected, err := selectIncidents(q)
-	if err := cmp.Or(s.own(q), err); err != nil {
+	if err := s.own(q); err != nil {
 		return err
 	}
 	s.IncidentWatches.Add(1)
 	defer s.IncidentWatches.Add(-1)
+	all, sent := s.Events.Incidents, uint64(0)
+	return ServeIncidents(q, stream, s.Stopped, incidentsEvery, s.Coverage.Current, func(context.Context) (*incident.Index, error) {
+		if now := all.Version(); now != sent {
+			sent = now
+			return all, nil
+		}
+		return nil, nil
+	})
+}
+
+// ServeIncidents serves a watch of incidents, for which it looks at an interval. next returns them if they have changed since
+// it returned them last; nil otherwise.
+func ServeIncidents(q *pb.WatchIncidentsRequest, stream pb.WitnessService_WatchIncidentsServer, stopped <-chan struct{}, every time.Duration,
+	coverage func() *pb.Coverage, next func(context.Context) (*incident.Index, error),
+) error {
+	selected, err := selectIncidents(q)
+	if err != nil {
+		return err
+	}
 	cutOff := func() error {
 		return status.Errorf(codes.ResourceExhausted, "the watch was disconnected because the client read nothing for %s: watch again", sendWithin)
 	}
-	return patiently(stream, s.Stopped, errStopping, cutOff, func(ctx context.Context, send func(*pb.WatchIncidentsResponse) error, flush func() error) error {
-		look, quiet := time.NewTicker(incidentsEvery), time.NewTicker(bookmarkEvery)
+	return patiently(stream, stopped, errStopping, cutOff, func(ctx context.Context, send func(*pb.WatchIncidentsResponse) error, flush func() error) error {
+		look, quiet := time.NewTicker(every), time.NewTicker(bookmarkEvery)
 		defer look.Stop()
 		defer quiet.Stop()
 		sent := make(map[string]*pb.Incident)
 		var marked *pb.Coverage
-		for version, due := uint64(0), true; ; {
-			coverage := s.Coverage.Current()
-			if now := s.Events.Incidents.Version(); now != version || due {
-				version = now
-				if err := sendIncidents(selected, s.Events.Incidents, sent, send); err != nil {
-					return err
-				}
+		for due := true; ; {
+			covered := coverage()
+			all, err := next(ctx)
+			if err == nil && all != nil {
+				err = sendIncidents(selected, all, sent, send)
 			}
-			if due || !proto.Equal(coverage, marked) {
-				marked = coverage
-				if err := send(&pb.WatchIncidentsResponse{Type: pb.Watch_BOOKMARK, Coverage: coverage}); err != nil {
-					return err
-				}
+			if err == nil && (due || !proto.Equal(covered, marked)) {
+				marked = covered
+				err = send(&pb.WatchIncidentsResponse{Type: pb.Watch_BOOKMARK, Coverage: covered})
+			}
+			if err != nil {
+				return err
 			}
 			if err := flush(); err != nil {
 				return err

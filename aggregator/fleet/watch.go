@@ -1,13 +1,18 @@
 package fleet
 
 import (
+	"context"
+	"maps"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/aggregator/incident"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -97,4 +102,35 @@ func (s *Service) WatchEvents(q *pb.WatchEventsRequest, stream pb.WitnessService
 	query, err := api.SelectEvents(q, s.Fleet.isNode)
 	w := &api.RecordedWatch{Select: api.Selection{Changes: query}, Since: query.Since, Gaps: true}
 	return serve(stream, s, q, err, w, api.EventMessage)
+}
+
+// incidentsEvery is the interval at which a watch of incidents looks for changes of the records.
+const incidentsEvery = 2 * time.Second
+
+// WatchIncidents sends the incidents of the clusters, then every change of one.
+func (s *Service) WatchIncidents(q *pb.WatchIncidentsRequest, stream pb.WitnessService_WatchIncidentsServer) error {
+	names := q.GetCluster()
+	if _, _, err := s.Fleet.named(names); err != nil {
+		return err
+	}
+	coverage := func() *pb.Coverage {
+		clusters, _, _ := s.Fleet.named(names) // which were known before
+		return s.Fleet.coverage(clusters)
+	}
+	read := make(map[*journal.Journal]time.Time) // up to when
+	return api.ServeIncidents(q, stream, s.Stopped, incidentsEvery, coverage, func(ctx context.Context) (*incident.Index, error) {
+		all, _, err := s.Fleet.sources(names, 0)
+		if err != nil {
+			return nil, err
+		}
+		now := make(map[*journal.Journal]time.Time)
+		for _, r := range all {
+			now[r.Journal], _, _ = r.Journal.Written()
+		}
+		if len(read) > 0 && maps.Equal(read, now) {
+			return nil, nil
+		}
+		read = now
+		return api.RecordedIncidents(ctx, all, &pb.ListIncidentsRequest{})
+	})
 }

@@ -3020,7 +3020,7 @@ type WatchIncidentsRequest struct {
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// Only incidents of this cause or kind.
 	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
-	// Only incidents in the clusters with these names. A fleet has no watch of incidents.
+	// Only incidents in the clusters with these names. Only a fleet accepts this.
 	Cluster []string `protobuf:"bytes,3,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	// Only incidents with a member about this thing, as in ListOwnersRequest.
 	About         string `protobuf:"bytes,4,opt,name=about,proto3" json:"about,omitempty"`
