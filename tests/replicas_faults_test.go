@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -415,19 +416,20 @@ func (r *stagedReplica) history() (all []chaos.Told, gaps []chaos.Outage) {
 	}
 }
 
-// events counts the Events of the API server.
+// ofEvent matches the address in the message of an Event.
+var ofEvent = regexp.MustCompile(` More: ipwitness explain (\S+)`)
+
+// events counts the Events of the API server. Their messages have the addresses: a conflict from the first moments may be in no history.
 func (s *stage) events() map[chaos.About]int {
-	addresses := make(map[string]string) // by id of the conflict
-	for _, r := range s.replicas {
-		for _, t := range slices.Concat(r.History, s.streamed) { // a replica that was away may not have recorded it
-			addresses[t.ID] = t.Address
-		}
-	}
 	all := make(map[chaos.About]int)
 	for _, o := range s.api.Objects("events") {
 		text := func(path ...string) string { v, _, _ := unstructured.NestedString(o.Object, path...); return v }
 		count, _, _ := unstructured.NestedInt64(o.Object, "count")
-		all[chaos.About{Object: text("involvedObject", "name"), Reason: text("reason"), Address: addresses[o.GetAnnotations()["ipwitness/conflict"]]}] += int(count)
+		about := chaos.About{Object: text("involvedObject", "name"), Reason: text("reason")}
+		if m := ofEvent.FindStringSubmatch(text("message")); m != nil && o.GetAnnotations()["ipwitness/conflict"] != "" {
+			about.Address = m[1]
+		}
+		all[about] += int(count)
 	}
 	return all
 }
