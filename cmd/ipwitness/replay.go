@@ -101,7 +101,7 @@ func (r *replayCommand) run(cmd *cobra.Command, names, command []string) error {
 	}
 	agg.Advance(end)
 	frames.report(r.sys.stderr)
-	return r.ask(cmd.Context(), agg, p, end, command)
+	return r.ask(context.WithoutCancel(cmd.Context()), agg, p, end, command) // Ctrl-C ends what writes the capture, such as tcpdump
 }
 
 // ask runs a command that asks an aggregator of this process, at the end of a replay.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -165,4 +166,23 @@ func TestWhatACaptureDoesNotSay(t *testing.T) {
 		_, said := replayed(t, 1, test.args...)
 		contains(t, said, test.want)
 	}
+}
+
+// Ctrl-C in `tcpdump -w - | ipwitness replay -` ends tcpdump, and what it has captured is judged.
+func TestAnInterruptedCaptureIsJudged(t *testing.T) {
+	r := record(t, "lan.pcap")
+	r.answers(1, 0)
+	file, err := os.Open(r.saved(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := newConsole()
+	c.stdin = file
+	if code := execute(interrupted, c.system, []string{"replay", "-", "--", "owners"}); code != 0 {
+		t.Errorf("got exit code %d and %s", code, &c.stderr)
+	}
+	contains(t, c.stdout.String(), "192.0.2.5")
 }
