@@ -16,7 +16,7 @@ const (
 )
 
 // tooLong are the pages that exceed these limits. The list must only shrink.
-var tooLong = []string{"docs/reference.md"}
+var tooLong = []string{}
 
 // madePages matches the pages that a program makes from the code, or whose text is a record.
 var madePages = regexp.MustCompile(`^(CHANGELOG\.md|docs/attacks\.md|docs/incidents\.md|docs/metrics\.md|docs/situations\.md|docs/situations/.*)$`)
