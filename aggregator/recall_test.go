@@ -238,6 +238,31 @@ func TestAnAcknowledgedConflictWithANewOwnerIsKnownAfterARestart(t *testing.T) {
 	}
 }
 
+// The kernel tells of a new namespace before anybody knows its inode. It is the same owner then, and the conflict goes on. Another namespace with the
+// number of one that has ended is another owner.
+func TestAConflictGoesOnWhenItsNamespaceIsKnown(t *testing.T) {
+	l := newLab(t, Config{})
+	unknown := podVeth(3, "new", addr)
+	unknown.Namespaces[0].Netns, unknown.Namespaces[0].Workload = "", nil
+	a := l.dial().send(records.Merge(snapshot(hello("n1", 1), podVeth(2, "web", addr)), unknown)).sync()
+	w := l.watchConflicts()
+	before := w.next(added)
+	a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{podNamespace(3, "new")}}).sync()
+	now := w.next(updated)
+	if identity(now) != identity(before) || now.GetEpisode() != before.GetEpisode() || now.GetState() != pb.Conflict_SUSPECTED {
+		t.Errorf("got %v, want %v to go on", now, before)
+	}
+	if owners := now.GetOwners(); len(owners) != 2 || owners[0].GetWorkload().GetName()+owners[1].GetWorkload().GetName() != "webnew" {
+		t.Errorf("got owners %v", owners)
+	}
+	other := podNamespace(3, "other")
+	other.Netns = "4026532099"
+	a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{other}}).sync()
+	if over := w.next(updated); over.GetState() != pb.Conflict_RESOLVED {
+		t.Errorf("got %v, want the end of the conflict with a namespace that is gone", over)
+	}
+}
+
 // What ended while the aggregator was away has ended, with a reason; the next episode has its number.
 func TestAConflictThatEndsDuringARestartIsResolved(t *testing.T) {
 	cfg := Config{DataDir: t.TempDir(), Settle: time.Millisecond}

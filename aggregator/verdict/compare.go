@@ -372,10 +372,11 @@ func (m *Member) is(o *Owner) bool {
 	return o.ID == m.ID || o.Namespace == nil && m.External && o.MAC == m.MAC
 }
 
-// continuesAs reports whether an owner is the one that was a member, or has come in its place: its node was restarted, or its
-// workload has another network namespace.
+// continuesAs reports whether an owner is the one that was a member, or has come in its place: its namespace is known now, its node
+// was restarted, or its workload has another network namespace.
 func (m *Member) continuesAs(o *Owner) bool {
-	return m.is(o) || o.Namespace != nil && !m.External && m.Node == o.Node.Name && m.Who.Kind() == o.Kind() &&
+	known := m.Record != 0 && o.Namespace != nil && m.Record == o.Namespace.Record && m.Node == o.Node.Name && m.MAC == o.MAC
+	return known || m.is(o) || o.Namespace != nil && !m.External && m.Node == o.Node.Name && m.Who.Kind() == o.Kind() &&
 		m.Who.Namespace() == o.Namespace.Who.Namespace() && m.Who.Name() == o.Namespace.Who.Name() && (m.Who.Name() != "" || o.Kind() == Host)
 }
 

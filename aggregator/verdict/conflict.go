@@ -223,6 +223,9 @@ type Member struct {
 	// External is set for an external device, which is identified by its MAC.
 	External bool
 	MAC      MAC
+	// Record is the number that the agent gave to a namespace of which nothing else is known yet, so that its ID will change; 0 for
+	// any other owner.
+	Record uint32
 	// Assigned is set if a kernel had the address for it.
 	Assigned bool
 	// TimedOut is set if the node has not reported since the start of the aggregator, and is not
@@ -243,6 +246,9 @@ func (c *Conflict) Memory() Memory {
 		m.Owners[i] = Member{ID: o.ID, Node: o.Node.Name, External: o.Namespace == nil, MAC: o.MAC, Assigned: o.Assigned, TimedOut: c.Recalled && o.Node.TimedOut}
 		if o.Namespace != nil {
 			m.Owners[i].Who = o.Namespace.Who
+			if o.Namespace.Netns == "" {
+				m.Owners[i].Record = o.Namespace.Record
+			}
 		}
 		if o.Orphaned {
 			m.Owners[i].Orphaned = o.Pod
