@@ -49,7 +49,11 @@ func (l *lab) sendersOf(addr string) (all, unseen []string) {
 		}
 		all = append(all, fmt.Sprintf("%s %d+%d+%d: %s", strings.Join(to, " or "), r.GetInUse(), r.GetPermanent(), r.GetOld(), strings.Join(from, " ")))
 	}
-	for _, u := range out.GetSenders().GetUnseen() {
+	missed := out.GetSenders().GetUnseen()
+	if out.GetSenders() == nil {
+		missed = out.GetUnseen()
+	}
+	for _, u := range missed {
 		unseen = append(unseen, fmt.Sprint(u.GetReason(), " ", u.GetCount(), " ", u.GetNodes()))
 	}
 	slices.Sort(all)
@@ -113,8 +117,8 @@ func TestExplainSaysWhoSendsToWhichOwner(t *testing.T) {
 		if _, unseen := l.sendersOf(addr); !slices.Contains(unseen, "DISCONNECTED 1 [n3]") || time.Since(begin) != 0 {
 			t.Errorf("not looked at: got %q after %s, want that n3 is disconnected at once", unseen, time.Since(begin))
 		}
-		if got, unseen := l.sendersOf("10.244.0.4"); got != nil || unseen != nil {
-			t.Errorf("got %q, %q about an address without a conflict, want nothing", got, unseen)
+		if got, unseen := l.sendersOf("10.244.0.4"); got != nil || !slices.Equal(unseen, []string{"DISCONNECTED 1 [n3]"}) {
+			t.Errorf("got %q, %q about an address without a conflict, want only that n3 is disconnected", got, unseen)
 		}
 	})
 }
@@ -216,20 +220,25 @@ func TestExplainNamesNATEntriesForAFormerOwner(t *testing.T) {
 		n1.send(snapshot(hello("n1", 1), pod, bridged(3, "client", "10.244.0.4"))).sync()
 		time.Sleep(5 * time.Second)
 		var findings []*pb.Finding
+		var unread []*pb.Senders_Unseen
 		explained := func() *pb.Senders {
 			out, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: addr, Senders: true})
 			if err != nil {
 				t.Fatal(err)
 			}
-			findings = out.GetFindings()
+			findings, unread = out.GetFindings(), out.GetUnseen()
 			return out.GetSenders()
 		}
 		unknown := entry(4003, 0)
 		unknown.ExistedAt = nil
 		for name, entries := range map[string][]*pb.TranslationRecord{"none": nil, "younger ones": {entry(4001, 0), entry(4002, time.Second)}, "of unknown age": {unknown}} {
-			if answer.Translations = entries; explained() != nil || len(findings) > 0 {
-				t.Errorf("entries %s: got %v, %v, want nothing", name, explained(), findings)
+			if answer.Translations = entries; explained() != nil || len(findings) > 0 || unread != nil {
+				t.Errorf("entries %s: got %v, %v, %v, want nothing", name, explained(), findings, unread)
 			}
+		}
+		answer.TranslationsRead = pb.TranslationRecord_FAILED
+		if explained() != nil || len(unread) != 1 || unread[0].GetReason() != pb.Senders_Unseen_TRANSLATIONS_FAILED {
+			t.Errorf("got %v, want that the connection tracking was not looked at", unread)
 		}
 		answer.TranslationsRead = pb.TranslationRecord_SOME
 		answer.Translations = []*pb.TranslationRecord{entry(4001, time.Second), entry(4002, -time.Millisecond)}

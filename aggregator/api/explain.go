@@ -113,8 +113,8 @@ func (s *Service) explain(addr netip.Addr, withCase bool, answers []report.Answe
 	}
 	out = live.Explanation(s.Facts.Policy, why, s.Convert.Owner)
 	if answers != nil {
-		senders, nat := s.senders(b, c, &why, answers, tenures)
-		if out.Senders = senders; nat != nil {
+		var nat *verdict.Finding
+		if out.Senders, nat, out.Unseen = s.senders(b, c, &why, answers, tenures); nat != nil {
 			f := s.Convert.Finding(&judge.Found{Finding: nat, Place: judge.PlaceOf(nat), Since: nat.Since}, false)
 			f.Incident = "" // which lasts, and is listed
 			out.Findings = append(out.Findings, f)

@@ -37,15 +37,20 @@ func misleads(f verdict.Finding) bool {
 }
 
 // senders returns who sends packets for the address of a case to which owner that is in a conflict or a finding, by the
-// answers of agents, and the finding nat-to-former-owner; nil if nobody is known to send them to the wrong one. The caller holds
-// the facts.
-func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explanation, answers []report.Answer, tenures map[string]audit.Tenure) (*pb.Senders, *verdict.Finding) {
-	missed, out := make(unseen), &pb.Senders{}
-	translated := s.translated(answers, missed)
-	nat := audit.Translations(s.Facts.Policy, c, why.Owners, tenures, translated)
-	if nat == nil && !s.misdirected(c.Address) {
-		return nil, nil
+// answers of agents, and the finding nat-to-former-owner; nil if nobody is known to send them to the wrong one. unread is what
+// none of this is known of. The caller holds the facts.
+func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explanation, answers []report.Answer, tenures map[string]audit.Tenure) (out *pb.Senders, nat *verdict.Finding, unread []*pb.Senders_Unseen) {
+	missed := make(unseen)
+	for _, answer := range answers {
+		missed.unanswered(answer.Node, answer)
 	}
+	translated := s.translated(answers, missed)
+	unread = missed.all()
+	nat = audit.Translations(s.Facts.Policy, c, why.Owners, tenures, translated)
+	if nat == nil && !s.misdirected(c.Address) {
+		return nil, nil, unread
+	}
+	out = &pb.Senders{}
 	s.addTranslations(out, translated, nat)
 	involved := make(map[string]bool)
 	for _, conflict := range why.Conflicts {
@@ -71,10 +76,10 @@ func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explan
 	receivers, strangers := make(map[string]*pb.Senders_Receiver), 0
 	for _, answer := range answers {
 		n := answer.Node
-		missed.add(n, answer)
-		if n.Peer != answer.Peer {
+		if answer.Beliefs == nil || n.Peer != answer.Peer {
 			continue // names of the records have another meaning in a new stream
 		}
+		missed.add(n, answer.Beliefs)
 		for _, belief := range b.Answered(n, answer.Beliefs) {
 			got, met := belief.ReceivedBy(owners, c.Address)
 			if len(got) == 0 && !met {
@@ -127,7 +132,7 @@ func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explan
 		}
 	}
 	out.Unseen = missed.all()
-	return out, nat
+	return out, nat, unread
 }
 
 // addTranslations adds connections that nodes send to the address, those of a finding first.
@@ -172,25 +177,27 @@ func (s *Service) addSenders(r *pb.Senders_Receiver, b *verdict.Belief) {
 // unseen is what was not looked at, by its reason.
 type unseen map[pb.Senders_Unseen_Reason]*pb.Senders_Unseen
 
-// add adds what the answer for a node does not tell.
-func (u unseen) add(n *facts.Node, answer report.Answer) {
+// unanswered adds a node without an answer.
+func (u unseen) unanswered(n *facts.Node, answer report.Answer) {
 	switch {
 	case answer.Peer == nil:
 		u.count(pb.Senders_Unseen_DISCONNECTED, n, 1)
-		return
 	case !answer.Asked:
 		u.count(pb.Senders_Unseen_NOT_ASKED, n, 1)
-		return
 	case answer.Beliefs == nil, n.Peer != answer.Peer:
 		u.count(pb.Senders_Unseen_NO_ANSWER, n, 1)
-		return
-	case answer.Beliefs.GetOwnOnly():
+	}
+}
+
+// add adds what the answer for a node does not tell of neighbour tables.
+func (u unseen) add(n *facts.Node, answer *pb.BeliefAnswer) {
+	if answer.GetOwnOnly() {
 		u.count(pb.Senders_Unseen_OWN_ONLY, n, 1)
 	}
-	if answer.Beliefs.GetUnread() > 0 {
-		u.count(pb.Senders_Unseen_NO_PROCESS, n, answer.Beliefs.GetUnread())
+	if answer.GetUnread() > 0 {
+		u.count(pb.Senders_Unseen_NO_PROCESS, n, answer.GetUnread())
 	}
-	if answer.Beliefs.GetTruncated() {
+	if answer.GetTruncated() {
 		u.count(pb.Senders_Unseen_TRUNCATED, n, 1)
 	}
 }

@@ -120,6 +120,9 @@ func (c *auditCommand) onDemand(ctx context.Context, address string) []*pb.Findi
 	if err := c.client().get(ctx, "/v1/explain", c.within(url.Values{"address": {address}, "senders": {"true"}}), e); err != nil {
 		c.note("Warning: the connection tracking of nodes was not looked at: %s.", err)
 	}
+	if unseen := show.NotLookedAt(e.GetUnseen()); unseen != "" {
+		c.note("Warning: not all connection tracking was looked at: not that of %s.", unseen)
+	}
 	return slices.DeleteFunc(e.GetFindings(), func(f *pb.Finding) bool { return f.GetKind() != verdict.FindingNATToFormerOwner })
 }
 

@@ -128,6 +128,10 @@ func TestAuditWithoutFindingsListsWhatWasAudited(t *testing.T) {
 	alone := audited()
 	alone["/v1/pools"] = ok(&pb.ListPoolsResponse{})
 	alone["/v1/nodes"] = ok(&pb.ListNodesResponse{Kubernetes: &pb.Kubernetes{State: pb.Kubernetes_LIVE}})
+	unread := audited()
+	unread["/v1/explain"] = ok(&pb.ExplainResponse{Unseen: []*pb.Senders_Unseen{
+		{Reason: pb.Senders_Unseen_NO_ANSWER, Nodes: []string{"node-1"}, Count: 1}, {Reason: pb.Senders_Unseen_TRANSLATIONS_NOT_PERMITTED, Nodes: []string{"node-2"}, Count: 1},
+	}})
 	const one = "Audited: 1 pool with 12 allocations (host-local).\n"
 	tests := []struct {
 		server       handler
@@ -136,6 +140,7 @@ func TestAuditWithoutFindingsListsWhatWasAudited(t *testing.T) {
 		{audited(), "audit", "No finding. " + one},
 		{audited(), "audit --kind leaked", "No finding of kind leaked. " + one},
 		{audited(), "audit 10.0.0.7", "No finding about 10.0.0.7. " + one},
+		{unread, "audit 10.0.0.9", "Warning: not all connection tracking was looked at: not that of node node-1 (the agent did not answer within a second), node node-2 (connection tracking: the agent lacks CAP_NET_ADMIN).\nNo finding about 10.0.0.9. " + one},
 		{audited(), "audit node-1", "No finding about node-1. " + one},
 		{audited(), "audit node-2", "Cannot tell: no finding about node-2 is known, and node node-2 is disconnected.\n"},
 		{audited(), "audit -o json", ""},

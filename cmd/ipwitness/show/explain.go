@@ -51,7 +51,9 @@ func (p *page) explain(e *pb.ExplainResponse, more string) {
 	}
 	p.owners("Held by:", holding)
 	p.owners("Seen with it, but not compared:", excluded)
-	p.senders(e.GetSenders(), e.GetOwners())
+	if p.senders(e.GetSenders(), e.GetOwners()); e.GetSenders() == nil {
+		p.items("Neighbour tables and connection tracking that were not looked at:", unseen(e.GetUnseen()))
+	}
 	p.findings(e.GetFindings())
 
 	unresolved := slices.DeleteFunc(slices.Clone(e.GetConflicts()), func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_RESOLVED })

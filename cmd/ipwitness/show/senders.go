@@ -54,8 +54,12 @@ func (p *page) senders(s *pb.Senders, owners []*pb.Owner) {
 		p.item("  ", "Packets to these Services are sent to it as well, because it is their endpoint: "+counted(s.GetServices(), int(s.GetServiceCount()))+".")
 	}
 	p.translations(s)
-	var rows [][2]string
-	for _, u := range s.GetUnseen() {
+	p.items("Not looked at:", unseen(s.GetUnseen()))
+}
+
+// unseen returns what was not looked at: where, and why.
+func unseen(all []*pb.Senders_Unseen) (rows [][2]string) {
+	for _, u := range all {
 		text, n := notSeen[u.GetReason()], int(u.GetCount())
 		if u.GetReason() == pb.Senders_Unseen_NO_PROCESS {
 			text, n = fmt.Sprintf(text, n), len(u.GetNodes())
@@ -68,7 +72,16 @@ func (p *page) senders(s *pb.Senders, owners []*pb.Owner) {
 			rows[len(rows)-1][0] = "Kubernetes"
 		}
 	}
-	p.items("Not looked at:", rows)
+	return rows
+}
+
+// NotLookedAt returns what was not looked at as a phrase; empty if there is nothing.
+func NotLookedAt(all []*pb.Senders_Unseen) string {
+	var parts []string
+	for _, row := range unseen(all) {
+		parts = append(parts, row[0]+" ("+row[1]+")")
+	}
+	return join(", ", parts...)
 }
 
 // translations adds the connections whose packets nodes send to the address, although it is not their destination.

@@ -254,6 +254,7 @@ func TestTablesAndPages(t *testing.T) {
 		},
 	}
 	silent := &pb.ExplainResponse{Address: "10.244.0.7", Summary: explained.GetSummary(), Owners: owners()[:2], Senders: &pb.Senders{}}
+	unread := &pb.ExplainResponse{Address: "10.244.0.7", Summary: "No conflict: 10.244.0.7 is held by one owner.", Owners: owners()[:1], Unseen: sent.GetSenders().GetUnseen()[:2]}
 	unowned := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
 
 	tests := map[string]func(*bytes.Buffer) error{
@@ -289,6 +290,7 @@ func TestTablesAndPages(t *testing.T) {
 		"explain-acknowledged": func(b *bytes.Buffer) error { return Explain(b, known, piped, now) },
 		"explain-senders":      func(b *bytes.Buffer) error { return Explain(b, sent, piped, now) },
 		"explain-no-senders":   func(b *bytes.Buffer) error { return Explain(b, silent, piped, now) },
+		"explain-unseen":   func(b *bytes.Buffer) error { return Explain(b, unread, piped, now) },
 		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, unowned, piped, now) },
 		"explain-past": func(b *bytes.Buffer) error {
 			was := conflict(pb.Conflict_CONFIRMED)

@@ -2089,7 +2089,10 @@ type ExplainResponse struct {
 	// If the request asks for senders: who sends packets for the address to which owner; unset if the address is neither
 	// in an active conflict nor in a finding stale-belief, endpoint-of-former-owner or nat-to-former-owner. A fleet does not
 	// know.
-	Senders       *Senders `protobuf:"bytes,11,opt,name=senders,proto3" json:"senders,omitempty"`
+	Senders *Senders `protobuf:"bytes,11,opt,name=senders,proto3" json:"senders,omitempty"`
+	// If the request asks for senders: what senders and findings cannot tell of, because it was not looked at: nodes that did not
+	// answer, and connection tracking that was not read.
+	Unseen        []*Senders_Unseen `protobuf:"bytes,12,rep,name=unseen,proto3" json:"unseen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2197,6 +2200,13 @@ func (x *ExplainResponse) GetFindings() []*Finding {
 func (x *ExplainResponse) GetSenders() *Senders {
 	if x != nil {
 		return x.Senders
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetUnseen() []*Senders_Unseen {
+	if x != nil {
+		return x.Unseen
 	}
 	return nil
 }
@@ -4791,7 +4801,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04case\x18\x02 \x01(\bR\x04case\x12*\n" +
 	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\acluster\x18\x04 \x03(\tR\acluster\x12\x18\n" +
-	"\asenders\x18\x05 \x01(\bR\asenders\"\xf0\x04\n" +
+	"\asenders\x18\x05 \x01(\bR\asenders\"\xa6\x05\n" +
 	"\x0fExplainResponse\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\x12)\n" +
@@ -4804,7 +4814,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03gap\x18\t \x01(\v2\x11.ipwitness.v1.GapR\x03gap\x121\n" +
 	"\bfindings\x18\n" +
 	" \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12/\n" +
-	"\asenders\x18\v \x01(\v2\x15.ipwitness.v1.SendersR\asenders\x1aw\n" +
+	"\asenders\x18\v \x01(\v2\x15.ipwitness.v1.SendersR\asenders\x124\n" +
+	"\x06unseen\x18\f \x03(\v2\x1c.ipwitness.v1.Senders.UnseenR\x06unseen\x1aw\n" +
 	"\x04Step\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
@@ -5110,11 +5121,12 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*structpb.Struct)(nil),               // 65: google.protobuf.Struct
 	(*Finding)(nil),                       // 66: ipwitness.v1.Finding
 	(*Senders)(nil),                       // 67: ipwitness.v1.Senders
-	(*Incident)(nil),                      // 68: ipwitness.v1.Incident
-	(*Pool)(nil),                          // 69: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                    // 70: ipwitness.v1.Kubernetes
-	(*Election)(nil),                      // 71: ipwitness.v1.Election
-	(*Cluster)(nil),                       // 72: ipwitness.v1.Cluster
+	(*Senders_Unseen)(nil),                // 68: ipwitness.v1.Senders.Unseen
+	(*Incident)(nil),                      // 69: ipwitness.v1.Incident
+	(*Pool)(nil),                          // 70: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                    // 71: ipwitness.v1.Kubernetes
+	(*Election)(nil),                      // 72: ipwitness.v1.Election
+	(*Cluster)(nil),                       // 73: ipwitness.v1.Cluster
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	56,  // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
@@ -5158,112 +5170,113 @@ var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	53,  // 38: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
 	66,  // 39: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
 	67,  // 40: ipwitness.v1.ExplainResponse.senders:type_name -> ipwitness.v1.Senders
-	57,  // 41: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
-	66,  // 42: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	59,  // 43: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	53,  // 44: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
-	66,  // 45: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
-	2,   // 46: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	66,  // 47: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	59,  // 48: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	57,  // 49: ipwitness.v1.ListIncidentsRequest.at:type_name -> google.protobuf.Timestamp
-	68,  // 50: ipwitness.v1.ListIncidentsResponse.incidents:type_name -> ipwitness.v1.Incident
-	59,  // 51: ipwitness.v1.ListIncidentsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	53,  // 52: ipwitness.v1.ListIncidentsResponse.gap:type_name -> ipwitness.v1.Gap
-	68,  // 53: ipwitness.v1.GetIncidentResponse.incident:type_name -> ipwitness.v1.Incident
-	2,   // 54: ipwitness.v1.WatchIncidentsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	68,  // 55: ipwitness.v1.WatchIncidentsResponse.incident:type_name -> ipwitness.v1.Incident
-	59,  // 56: ipwitness.v1.WatchIncidentsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	69,  // 57: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	59,  // 58: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	62,  // 59: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	70,  // 60: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	59,  // 61: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	71,  // 62: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
-	62,  // 63: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
-	2,   // 64: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
-	62,  // 65: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
-	59,  // 66: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	70,  // 67: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	71,  // 68: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
-	72,  // 69: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
-	59,  // 70: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	3,   // 71: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	57,  // 72: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	57,  // 73: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	52,  // 74: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	53,  // 75: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	57,  // 76: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	59,  // 77: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	3,   // 78: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	57,  // 79: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	2,   // 80: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	52,  // 81: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
-	53,  // 82: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
-	59,  // 83: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	57,  // 84: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	57,  // 85: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	57,  // 86: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	2,   // 87: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	3,   // 88: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	58,  // 89: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	64,  // 90: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	66,  // 91: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	62,  // 92: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	57,  // 93: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	57,  // 94: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	4,   // 95: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	57,  // 96: ipwitness.v1.ResolveOwnersRequest.Question.time:type_name -> google.protobuf.Timestamp
-	61,  // 97: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	5,   // 98: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	7,   // 99: ipwitness.v1.WitnessService.ResolveOwners:input_type -> ipwitness.v1.ResolveOwnersRequest
-	11,  // 100: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	16,  // 101: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	18,  // 102: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	20,  // 103: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	22,  // 104: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	24,  // 105: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	26,  // 106: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	28,  // 107: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
-	30,  // 108: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	32,  // 109: ipwitness.v1.WitnessService.ListIncidents:input_type -> ipwitness.v1.ListIncidentsRequest
-	34,  // 110: ipwitness.v1.WitnessService.GetIncident:input_type -> ipwitness.v1.GetIncidentRequest
-	36,  // 111: ipwitness.v1.WitnessService.WatchIncidents:input_type -> ipwitness.v1.WatchIncidentsRequest
-	38,  // 112: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	40,  // 113: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	42,  // 114: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
-	44,  // 115: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
-	46,  // 116: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
-	48,  // 117: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	50,  // 118: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
-	14,  // 119: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
-	6,   // 120: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	8,   // 121: ipwitness.v1.WitnessService.ResolveOwners:output_type -> ipwitness.v1.ResolveOwnersResponse
-	12,  // 122: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	17,  // 123: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	19,  // 124: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	21,  // 125: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	23,  // 126: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	25,  // 127: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	27,  // 128: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	29,  // 129: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
-	31,  // 130: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	33,  // 131: ipwitness.v1.WitnessService.ListIncidents:output_type -> ipwitness.v1.ListIncidentsResponse
-	35,  // 132: ipwitness.v1.WitnessService.GetIncident:output_type -> ipwitness.v1.GetIncidentResponse
-	37,  // 133: ipwitness.v1.WitnessService.WatchIncidents:output_type -> ipwitness.v1.WatchIncidentsResponse
-	39,  // 134: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	41,  // 135: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	43,  // 136: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
-	45,  // 137: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
-	47,  // 138: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
-	49,  // 139: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	51,  // 140: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
-	15,  // 141: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
-	120, // [120:142] is the sub-list for method output_type
-	98,  // [98:120] is the sub-list for method input_type
-	98,  // [98:98] is the sub-list for extension type_name
-	98,  // [98:98] is the sub-list for extension extendee
-	0,   // [0:98] is the sub-list for field type_name
+	68,  // 41: ipwitness.v1.ExplainResponse.unseen:type_name -> ipwitness.v1.Senders.Unseen
+	57,  // 42: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	66,  // 43: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	59,  // 44: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	53,  // 45: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	66,  // 46: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
+	2,   // 47: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	66,  // 48: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	59,  // 49: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	57,  // 50: ipwitness.v1.ListIncidentsRequest.at:type_name -> google.protobuf.Timestamp
+	69,  // 51: ipwitness.v1.ListIncidentsResponse.incidents:type_name -> ipwitness.v1.Incident
+	59,  // 52: ipwitness.v1.ListIncidentsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	53,  // 53: ipwitness.v1.ListIncidentsResponse.gap:type_name -> ipwitness.v1.Gap
+	69,  // 54: ipwitness.v1.GetIncidentResponse.incident:type_name -> ipwitness.v1.Incident
+	2,   // 55: ipwitness.v1.WatchIncidentsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	69,  // 56: ipwitness.v1.WatchIncidentsResponse.incident:type_name -> ipwitness.v1.Incident
+	59,  // 57: ipwitness.v1.WatchIncidentsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	70,  // 58: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	59,  // 59: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	62,  // 60: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	71,  // 61: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	59,  // 62: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	72,  // 63: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	62,  // 64: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
+	2,   // 65: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
+	62,  // 66: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
+	59,  // 67: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	71,  // 68: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	72,  // 69: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
+	73,  // 70: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
+	59,  // 71: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	3,   // 72: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	57,  // 73: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	57,  // 74: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	52,  // 75: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	53,  // 76: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	57,  // 77: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	59,  // 78: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	3,   // 79: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	57,  // 80: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	2,   // 81: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	52,  // 82: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
+	53,  // 83: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
+	59,  // 84: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	57,  // 85: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	57,  // 86: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	57,  // 87: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	2,   // 88: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	3,   // 89: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	58,  // 90: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	64,  // 91: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	66,  // 92: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	62,  // 93: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	57,  // 94: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	57,  // 95: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	4,   // 96: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	57,  // 97: ipwitness.v1.ResolveOwnersRequest.Question.time:type_name -> google.protobuf.Timestamp
+	61,  // 98: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	5,   // 99: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	7,   // 100: ipwitness.v1.WitnessService.ResolveOwners:input_type -> ipwitness.v1.ResolveOwnersRequest
+	11,  // 101: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	16,  // 102: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	18,  // 103: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	20,  // 104: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	22,  // 105: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	24,  // 106: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	26,  // 107: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	28,  // 108: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
+	30,  // 109: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	32,  // 110: ipwitness.v1.WitnessService.ListIncidents:input_type -> ipwitness.v1.ListIncidentsRequest
+	34,  // 111: ipwitness.v1.WitnessService.GetIncident:input_type -> ipwitness.v1.GetIncidentRequest
+	36,  // 112: ipwitness.v1.WitnessService.WatchIncidents:input_type -> ipwitness.v1.WatchIncidentsRequest
+	38,  // 113: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	40,  // 114: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	42,  // 115: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
+	44,  // 116: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
+	46,  // 117: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
+	48,  // 118: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	50,  // 119: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
+	14,  // 120: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
+	6,   // 121: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	8,   // 122: ipwitness.v1.WitnessService.ResolveOwners:output_type -> ipwitness.v1.ResolveOwnersResponse
+	12,  // 123: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	17,  // 124: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	19,  // 125: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	21,  // 126: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	23,  // 127: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	25,  // 128: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	27,  // 129: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	29,  // 130: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
+	31,  // 131: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	33,  // 132: ipwitness.v1.WitnessService.ListIncidents:output_type -> ipwitness.v1.ListIncidentsResponse
+	35,  // 133: ipwitness.v1.WitnessService.GetIncident:output_type -> ipwitness.v1.GetIncidentResponse
+	37,  // 134: ipwitness.v1.WitnessService.WatchIncidents:output_type -> ipwitness.v1.WatchIncidentsResponse
+	39,  // 135: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	41,  // 136: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	43,  // 137: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
+	45,  // 138: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
+	47,  // 139: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
+	49,  // 140: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	51,  // 141: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
+	15,  // 142: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
+	121, // [121:143] is the sub-list for method output_type
+	99,  // [99:121] is the sub-list for method input_type
+	99,  // [99:99] is the sub-list for extension type_name
+	99,  // [99:99] is the sub-list for extension extendee
+	0,   // [0:99] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }

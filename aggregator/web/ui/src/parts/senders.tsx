@@ -16,7 +16,8 @@ export function Senders({ address, changes }: { address: string; changes: string
     return () => stop.abort()
   }, [address, changes])
   const s = answer?.senders
-  if (!answer || !s) return null
+  if (!answer) return null
+  if (!s) return answer.unseen.length > 0 ? <p class="small muted">The neighbour tables or the connection tracking of some nodes were not looked at.</p> : null
   const name = (r: SendersReceiver) => r.owners.map((i) => answer.owners[i]).map((o) => (o ? ownerName(o) : '')).filter(Boolean).join(' or ')
     || (r.workload ? `${workloadName(r.workload, '')}, which is no owner` : 'no owner')
   return (
