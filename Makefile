@@ -309,9 +309,20 @@ $(FORMER):
 	CGO_ENABLED=0 go -C bin/e4cfea1/src build -trimpath -buildvcs=false -ldflags '-s -w' -o ../ipwitness ./cmd/ipwitness
 	git worktree remove --force bin/e4cfea1/src
 
+# The agent of this build that follows no neighbour tables: it subscribes to a group that has no messages.
+HEEDLESS := bin/heedless/ipwitness-agent
+.PHONY: $(HEEDLESS)
+$(HEEDLESS):
+	@mkdir -p $(@D)
+	@sed 's/unix.RTNLGRP_NEIGH)/unix.RTNLGRP_NOP2)/' agent/rtnetlink/rtnl.go > $(@D)/rtnl.go
+	@! cmp -s agent/rtnetlink/rtnl.go $(@D)/rtnl.go
+	@echo '{"Replace": {"$(CURDIR)/agent/rtnetlink/rtnl.go": "$(CURDIR)/$(@D)/rtnl.go"}}' > $(@D)/overlay.json
+	$(GO_BUILD) -overlay $(@D)/overlay.json -o $@ ./cmd/ipwitness-agent
+
 # The prerequisites of the selected benchmarks, or of all if none is selected.
 BENCH_BUILDS := $(if $(strip $(ARGS)),$(if $(findstring runtime,$(ARGS)),containerd) \
-	$(if $(findstring kubernetes,$(ARGS)),kubernetes) $(if $(findstring pods,$(ARGS)),$(FORMER)),containerd kubernetes $(FORMER))
+	$(if $(findstring kubernetes,$(ARGS)),kubernetes) $(if $(findstring pods,$(ARGS)),$(FORMER)) \
+	$(if $(findstring beliefs,$(ARGS)),$(HEEDLESS)),containerd kubernetes $(FORMER) $(HEEDLESS))
 .PHONY: bench
 bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the budgets of the design; ARGS=storm selects one part
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/bench ./tests/bench

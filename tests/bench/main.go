@@ -116,6 +116,7 @@ var parts = []part{
 	{"storm", "a storm of ARP, here and with libpcap listeners", stormRows},
 	{"flood", "a flood of new bindings, and duplicates meanwhile", floodRows},
 	{"pods", "0, 50 and 250 idle pods", podRows},
+	{"beliefs", fmt.Sprintf("%d pods that talk, and %d that come and go, with neighbour tables and without", talkingPods, passingPods), beliefRows},
 	{"sources", fmt.Sprintf("an agent with %d allocations of each IPAM that is read from files", sourceAllocations), sourceRows},
 	{"churn", fmt.Sprintf("%d pods that come and go with one address", warmPods+churnedPods), churnRows},
 	{"runtime", fmt.Sprintf("%d sandboxes of a real containerd", sandboxes), runtimeRows},
