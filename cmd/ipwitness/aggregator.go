@@ -37,6 +37,8 @@ func (c *serving) addFlags(cmd *cobra.Command, byDefault addresses) {
 	accessFlags(cmd, &c.files, &c.aggregator.Access)
 	listenFlags(cmd, &c.listen, byDefault)
 	c.logging.AddFlags(cmd)
+	cmd.Flags().Bool(cli.AllFlags, false, "with --help: all flags")
+	cli.OnlyOnCommandLine(cmd, cli.AllFlags) // elsewhere, it is a filter of conflicts
 	c.aggregator.Export.Environment = c.sys.getenv
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -69,9 +70,13 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 			}
 			root := newRoot(system{program: "ipwitness", getenv: func(string) string { return "" }, now: time.Now})
 			root.InitDefaultCompletionCmd(args...)
+			root.InitDefaultHelpCmd()
 			cmd, rest, err := root.Find(args)
 			if err == nil {
 				err = cmd.ParseFlags(rest)
+			}
+			if errors.Is(err, pflag.ErrHelp) {
+				continue
 			}
 			if err == nil {
 				err = cmd.ValidateArgs(cmd.Flags().Args())

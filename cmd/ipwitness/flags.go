@@ -42,13 +42,19 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 		}
 		return s, nil
 	}), "data-dir", "data directory, off for no history, or auto for "+aggregator.DefaultDataDir+" if writable")
+	fs.StringVar(&cfg.Kubeconfig, "kubeconfig", aggregator.DefaultKubeconfig,
+		"kubeconfig `FILE` used to look up owners, off, or auto for the cluster of this pod")
+
+	end := cli.Topic(cmd, "storage")
 	durationFlag(fs, &cfg.Retention, "retention", aggregator.DefaultRetention, "time for which the history is kept, in whole days if possible")
 	sizeFlag(fs, &cfg.JournalSize, "journal-size", aggregator.DefaultJournalSize, "disk space that the history may take")
+	end()
+	end = cli.Topic(cmd, "kubernetes")
 	fs.StringVar(&cfg.Lease, "lease", "",
 		"Lease used to elect a leader among replicas, as `NAMESPACE/NAME` (default: this one always leads)")
 	fs.BoolVar(&cfg.NodeCondition, "node-condition", false, "write the condition AddressConflict of Kubernetes' Nodes, for nodes with confirmed conflicts")
-	fs.StringVar(&cfg.Kubeconfig, "kubeconfig", aggregator.DefaultKubeconfig,
-		"kubeconfig `FILE` used to look up owners, off, or auto for the cluster of this pod")
+	end()
+	defer cli.Topic(cmd, "timing")()
 	durationFlag(fs, &cfg.NodeTimeout, "node-timeout", aggregator.DefaultNodeTimeout, "time after which the owners of a disconnected node count as gone")
 	durationFlag(fs, &cfg.LeakedAfter, "leaked-after", aggregator.DefaultLeakedAfter, "time for which an allocation may be unused before it is reported as leaked")
 	fs.Var(cli.NewValue(&cfg.ReusedWithin, "DURATION", parseLimit), "reused-within",
@@ -65,6 +71,7 @@ func judgementFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 		"workload that may answer for others: NAMESPACE/POD, with * and ?, or a MAC; repeatable")
 	networks := cli.NewList(new([]string), "NAME=CIDR[,CIDR...]", "\n", func(s string) (string, error) { return s, addNetwork(cfg, s) })
 	fs.Var(networks, "network", "addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
+	defer cli.Topic(cmd, "timing")()
 	durationFlag(fs, &cfg.Settle, "settle", aggregator.DefaultSettle, "time after which a conflict is confirmed if both owners still hold the address")
 	durationFlag(fs, &cfg.StaleAfter, "stale-after", aggregator.DefaultStaleAfter, "time without frames after which an owner known only from the wire is stale")
 	durationFlag(fs, &cfg.HandoverGrace, "handover-grace", aggregator.DefaultHandoverGrace, "maximum duration of a hand-over between two nodes")
@@ -72,6 +79,7 @@ func judgementFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 
 // exportFlags adds the flags of the systems that an aggregator tells of transitions.
 func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
+	defer cli.Topic(cmd, "export")()
 	fs := cmd.Flags()
 	fs.Var(cli.NewValue(&cfg.OTLP, "URL", parseURL), "otlp-endpoint", "URL that gets all transitions as OpenTelemetry logs (OTLP/HTTP), like http://collector:4318")
 	fs.Var(cli.NewList(&cfg.Alertmanagers, "URL", ",", parseURL), "alertmanager",
@@ -84,6 +92,7 @@ func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
 
 // natsFlags adds the flags of the stream of transitions on NATS.
 func natsFlags(cmd *cobra.Command, cfg *transitions.Settings) {
+	defer cli.Topic(cmd, "export")()
 	fs := cmd.Flags()
 	fs.Var(cli.NewList(&cfg.Servers, "URL", ",", parseNATS), "nats",
 		"NATS servers to publish all transitions to (JetStream), like nats://nats:4222; repeatable")
@@ -99,6 +108,7 @@ func natsFlags(cmd *cobra.Command, cfg *transitions.Settings) {
 
 // accessFlags adds the flags that control access to an aggregator.
 func accessFlags(cmd *cobra.Command, files *secure.Files, cfg *access.Config) {
+	defer cli.Topic(cmd, "access")()
 	fs := cmd.Flags()
 	cli.OwnCertFlags(fs, files, "server certificate `FILE`, in PEM; reloaded when it changes (default: no TLS)")
 	cli.ClientCAFlag(fs, files, "CA bundle `FILE` used to verify client certificates, in PEM; agents must then present one")

@@ -77,6 +77,8 @@ func (q *query) addListFlags(cmd *cobra.Command) {
 // addServerFlags adds the flags that select the server.
 func (q *query) addServerFlags(cmd *cobra.Command) {
 	q.server = defaultServer
+	colorFlag(cmd, &q.color)
+	defer cli.Topic(cmd, "connection")()
 	fs := cmd.Flags()
 	fs.Var(cli.NewValue(&q.server, "URL", parseServer), "server", "URL of the server")
 	usage := "query the aggregator in Kubernetes through a port-forward, with the kubeconfig of kubectl"
@@ -92,7 +94,6 @@ func (q *query) addServerFlags(cmd *cobra.Command) {
 		return forward.Contexts(q.forward.Kubeconfig), cobra.ShellCompDirectiveNoFileComp
 	})
 	cli.ClientTLSFlags(fs, &q.files)
-	colorFlag(cmd, &q.color)
 }
 
 // addClusterFlag adds --cluster. It is only taken from the command line, because variables and files name the
@@ -167,6 +168,9 @@ func settle(cmd *cobra.Command, getenv func(string) string) error {
 	fs := cmd.Flags()
 	flag := fs.Lookup(portForward)
 	if flag == nil { // a command that queries no server
+		if all := fs.Lookup(cli.AllFlags); all != nil && all.Changed {
+			return errors.New("--all is for --help")
+		}
 		return cli.ApplySettings(cmd, getenv)
 	}
 	on := func() bool { return flag.Value.String() == "true" }

@@ -82,6 +82,13 @@ func newRoot(sys system) *cobra.Command {
 	add("ask", judging...)
 	add("act", newAcknowledge(sys), newBackup(sys))
 	add("other", append(checks, newVersion(sys))...)
+	cli.AddTopics(root,
+		"connection", "Which server is asked, and how it is reached: --server, -P for Kubernetes, TLS, token",
+		"access", "Who may report, read and acknowledge",
+		"export", "Where transitions are sent: Alertmanager, webhook, OpenTelemetry, NATS",
+		"kubernetes", "What is written to the Kubernetes API",
+		"storage", "How much of the history is kept",
+		"timing", "When conflicts, findings and lost owners are reported")
 	return root
 }
 
