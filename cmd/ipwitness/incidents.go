@@ -46,23 +46,12 @@ func (q *query) incidents(ctx context.Context, ask url.Values) ([]*pb.Incident, 
 // urgent reports whether somebody has to act on an incident.
 func urgent(i *pb.Incident) bool { return i.GetSeverity() > pb.Finding_INFO }
 
-// incident shows the details of an incident. If it has only one member, these are the details of the member.
+// incident shows the details of an incident.
 func (q *query) incident(ctx context.Context, i *pb.Incident) error {
-	if q.at.IsZero() { // the list has no plans
-		if err := q.client().get(ctx, "/v1/incidents/"+url.PathEscape(i.GetId()), nil, i); err != nil {
-			return err
-		}
-	}
-	of := url.Values{"incident": {i.GetId()}}
-	conflicts, _, err := q.conflicts(ctx, of)
+	conflicts, findings, err := q.members(ctx, i)
 	if err != nil {
 		return err
 	}
-	findings, _, err := list(ctx, q, "/v1/findings", of, (*pb.ListFindingsResponse).GetFindings)
-	if err != nil {
-		return err
-	}
-	show.SortFindings(findings)
 	if !q.at.IsZero() { // steps of the past are not safe to follow now
 		for _, one := range conflicts {
 			one.Remedy = nil
@@ -71,11 +60,21 @@ func (q *query) incident(ctx context.Context, i *pb.Incident) error {
 			one.Remedy, one.Fixes = nil, nil
 		}
 	}
-	switch {
-	case len(conflicts) == 1 && len(findings) == 0:
-		return show.Conflict(q.sys.stdout, conflicts[0], q.layout(), q.now())
-	case len(conflicts) == 0 && len(findings) == 1:
-		return show.Finding(q.sys.stdout, findings[0], q.layout(), q.now())
-	}
 	return show.Incident(q.sys.stdout, i, conflicts, findings, q.layout(), q.now())
+}
+
+// members requests the details of an incident, which the list lacks, and its members.
+func (q *query) members(ctx context.Context, i *pb.Incident) (conflicts []*pb.Conflict, findings []*pb.Finding, err error) {
+	if q.at.IsZero() {
+		if err := q.client().get(ctx, "/v1/incidents/"+url.PathEscape(i.GetId()), nil, i); err != nil {
+			return nil, nil, err
+		}
+	}
+	of := url.Values{"incident": {i.GetId()}}
+	if conflicts, _, err = q.conflicts(ctx, of); err != nil {
+		return nil, nil, err
+	}
+	findings, _, err = list(ctx, q, "/v1/findings", of, (*pb.ListFindingsResponse).GetFindings)
+	show.SortFindings(findings)
+	return conflicts, findings, err
 }

@@ -19,7 +19,7 @@ func newTop(sys system) *cobra.Command {
 	c := &query{sys: sys}
 	cmd := &cobra.Command{
 		Use:               "top [flags]",
-		Short:             "Show conflicts, findings, owners and nodes live, on the full screen",
+		Short:             "Show conflicts, findings, owners, nodes and incidents live, on the full screen",
 		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -73,7 +73,11 @@ func (q *query) shown(ask url.Values) *top.Server {
 		WatchFindings: func(ctx context.Context, to top.Stream[*pb.WatchFindingsResponse]) error {
 			return stream(ctx, client, "/v1/findings:watch", ask, to)
 		},
-		Get: client.get,
+		WatchIncidents: func(ctx context.Context, to top.Stream[*pb.WatchIncidentsResponse]) error {
+			return stream(ctx, client, "/v1/incidents:watch", incidentsOf(ask), to)
+		},
+		Members: q.members,
+		Get:     client.get,
 		CheckFilter: func(filter string) error {
 			_, err := parseOwnerFilter(filter, ask)
 			return err
@@ -82,6 +86,17 @@ func (q *query) shown(ask url.Values) *top.Server {
 			return ownersPage(ctx, client, ask, filter, token)
 		},
 	}
+}
+
+// incidentsOf returns the parameters of a request for incidents: those with an address in the prefix, on the node.
+func incidentsOf(ask url.Values) url.Values {
+	of := url.Values{}
+	for name, to := range map[string]string{"node": "node", "cidr": "about"} {
+		if value := ask.Get(name); value != "" {
+			of.Set(to, value)
+		}
+	}
+	return of
 }
 
 // stream follows a watch.

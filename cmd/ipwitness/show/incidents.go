@@ -58,11 +58,14 @@ func incidentTone(i *pb.Incident) Tone { return findingTone(&pb.Finding{Severity
 
 // SortIncidents puts incidents in order: the most severe first, then those with conflicts, then the newest.
 func SortIncidents(incidents []*pb.Incident) {
-	slices.SortStableFunc(incidents, func(a, b *pb.Incident) int {
-		return cmp.Or(
-			cmp.Compare(b.GetSeverity(), a.GetSeverity()), cmp.Compare(b.GetConfirmed(), a.GetConfirmed()), cmp.Compare(b.GetSuspected(), a.GetSuspected()),
-			CompareTimes(b.GetDetectedAt(), a.GetDetectedAt()), strings.Compare(a.GetId(), b.GetId()))
-	})
+	slices.SortStableFunc(incidents, CompareIncidents)
+}
+
+// CompareIncidents is the order of SortIncidents.
+func CompareIncidents(a, b *pb.Incident) int {
+	return cmp.Or(
+		cmp.Compare(b.GetSeverity(), a.GetSeverity()), cmp.Compare(b.GetConfirmed(), a.GetConfirmed()), cmp.Compare(b.GetSuspected(), a.GetSuspected()),
+		CompareTimes(b.GetDetectedAt(), a.GetDetectedAt()), strings.Compare(a.GetId(), b.GetId()))
 }
 
 // IncidentLine describes an incident in one line.
@@ -75,8 +78,15 @@ func Incidents(w io.Writer, incidents []*pb.Incident, layout Layout, now time.Ti
 	return list(w, layout, clustered(narrow(incidentColumns(), layout.Wide), incidents), incidents, now)
 }
 
-// Incident writes the details of one incident as a page: what it is, what to do, and its members in rows.
+// Incident writes the details of one incident as a page: what it is, what to do, and its members in rows. The details of
+// an incident with only one member are those of the member.
 func Incident(w io.Writer, i *pb.Incident, conflicts []*pb.Conflict, findings []*pb.Finding, layout Layout, now time.Time) error {
+	switch {
+	case len(conflicts) == 1 && len(findings) == 0:
+		return Conflict(w, conflicts[0], layout, now)
+	case len(conflicts) == 0 && len(findings) == 1:
+		return Finding(w, findings[0], layout, now)
+	}
 	p := &page{layout: layout, now: now}
 	p.text("", i.GetSummary())
 	p.line("")

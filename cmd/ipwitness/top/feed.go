@@ -10,7 +10,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// mostRows is the maximum number of conflicts, and of findings, that are kept. A conflict takes about
+// mostRows is the maximum number of items of a watch that are kept. A conflict takes about
 // 500 bytes.
 const mostRows = 50_000
 
@@ -48,12 +48,14 @@ func (l *link) to(state linkState, now time.Time, reason string) {
 const (
 	conflicts = iota
 	findings
+	incidents
+	watches // the number of watches
 )
 
 // A status is what is known of the watches and of the server.
 type status struct {
-	links  [2]link
-	cut    [2]bool // some conflicts, or findings, are not kept
+	links  [watches]link
+	cut    [watches]bool // some items are not kept
 	health health
 }
 
@@ -121,6 +123,12 @@ func findingStream(send func(change)) Stream[*pb.WatchFindingsResponse] {
 	list := func(l *lists) *table[*pb.Finding] { return &l.findings }
 	item := func(e *pb.WatchFindingsResponse) *pb.Finding { return listedFinding(e.GetFinding()) }
 	return stream(send, findings, list, item, func(*model, *pb.WatchFindingsResponse) tea.Cmd { return nil })
+}
+
+// incidentStream returns the receiver of the watch of incidents.
+func incidentStream(send func(change)) Stream[*pb.WatchIncidentsResponse] {
+	list := func(l *lists) *table[*pb.Incident] { return &l.incidents }
+	return stream(send, incidents, list, (*pb.WatchIncidentsResponse).GetIncident, func(*model, *pb.WatchIncidentsResponse) tea.Cmd { return nil })
 }
 
 // stream returns the receiver of a watch of the items of a list. also is called for each event.
@@ -193,6 +201,7 @@ func (m *model) settle() tea.Cmd {
 		}
 	}
 	changed = m.lists.findings.settle() || changed
+	changed = m.lists.incidents.settle() || changed
 	if changed = m.lists.nodes.settle() || changed; !changed {
 		return nil
 	}

@@ -22,6 +22,7 @@ const (
 	findingsTab
 	ownersTab
 	nodesTab
+	incidentsTab
 	tabs // the number of tabs
 )
 
@@ -37,6 +38,7 @@ type lists struct {
 	findings  table[*pb.Finding]
 	owners    owners
 	nodes     table[*pb.Node]
+	incidents table[*pb.Incident]
 }
 
 // model is the state of the program. Update is the only function that changes it, except that View
@@ -64,9 +66,9 @@ func newModel(ctx context.Context, s *Server, c Config) *model {
 	states := map[string]pb.Conflict_State{}
 	return &model{
 		ctx: ctx, server: s, clock: c.Now, now: c.Now(), program: c.Program,
-		status: status{links: [2]link{{state: connecting}, {state: connecting}}},
+		status: status{links: [watches]link{{state: connecting}, {state: connecting}, {state: connecting}}},
 		screen: screen{columns: 80, lines: 24, paint: painter(c.Color)},
-		lists:  lists{conflictTable(), findingTable(), owners{table: ownerTable(states), conflicts: states}, nodeTable()},
+		lists:  lists{conflictTable(), findingTable(), owners{table: ownerTable(states), conflicts: states}, nodeTable(), incidentTable()},
 	}
 }
 
@@ -313,7 +315,7 @@ func (m *model) explain(address string, say bool) tea.Cmd {
 
 // list returns the table on the screen.
 func (m *model) list() list {
-	return [...]list{&m.lists.conflicts, &m.lists.findings, &m.lists.owners.table, &m.lists.nodes}[m.tab]
+	return [...]list{&m.lists.conflicts, &m.lists.findings, &m.lists.owners.table, &m.lists.nodes, &m.lists.incidents}[m.tab]
 }
 
 // A binding is a key, or several, and what they do.
@@ -336,7 +338,7 @@ var (
 	keyFilter  = binding{[]string{"/"}, "/", "filter", "filter"}
 	keySort    = binding{[]string{"s"}, "s", "sort by the next column", "sort"}
 	keyReverse = binding{[]string{"r"}, "r", "reverse the order", ""}
-	keyTabs    = binding{[]string{"1", "2", "3", "4"}, "1 to 4", "conflicts, findings, owners, nodes", ""}
+	keyTabs    = binding{[]string{"1", "2", "3", "4", "5"}, "1 to 5", "conflicts, findings, owners, nodes, incidents", ""}
 	keyNext    = binding{[]string{"tab", "right", "l"}, "Tab", "next list", "next list"}
 	keyPrior   = binding{[]string{"shift+tab", "left", "h"}, "Shift-Tab", "previous list", ""}
 	keyUp      = binding{[]string{"up", "k"}, "Up, k", "one line up", ""}

@@ -58,6 +58,11 @@ func (f *fake) server() *Server {
 			proto.Merge(into, answer)
 			return f.err
 		},
+		Members: func(_ context.Context, i *pb.Incident) ([]*pb.Conflict, []*pb.Finding, error) {
+			f.ask("members %s", i.GetId())
+			i.Summary = "The incident in words."
+			return []*pb.Conflict{conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "x", "y"), conflictOf("b", "10.0.0.8", pb.Conflict_CONFIRMED, 0, "x", "y")}, nil, f.err
+		},
 		CheckFilter: func(filter string) error {
 			if strings.Contains(filter, "?") {
 				return errors.New("no such filter")
@@ -188,7 +193,7 @@ type world struct {
 func connected(conflicts ...*pb.Conflict) world {
 	up := link{state: live, since: noon, caughtUp: noon}
 	return world{
-		status:    status{links: [2]link{up, up}, health: health{coverage: &pb.Coverage{Expected: 3, Heard: 3}}},
+		status:    status{links: [watches]link{up, up, up}, health: health{coverage: &pb.Coverage{Expected: 3, Heard: 3}}},
 		conflicts: conflicts,
 	}
 }
@@ -199,6 +204,7 @@ func (p *player) shows(w world) {
 	p.send(changesMsg{func(m *model) tea.Cmd {
 		replace(&m.lists.conflicts, rowsOf(w.conflicts...))
 		replace(&m.lists.findings, []*pb.Finding{listedFinding(&pb.Finding{Id: "f1", Kind: "leaked", Severity: pb.Finding_WARNING, Address: "10.0.0.3"})})
+		replace(&m.lists.incidents, []*pb.Incident{{Id: "i1", Severity: pb.Finding_CRITICAL, Cause: "ipam-state-lost", AddressCount: 2, Confirmed: 2, Summary: hostile}})
 		replace(&m.lists.nodes, someNodes())
 		m.status = w.status
 		return nil
@@ -221,20 +227,22 @@ func TestKeysLeadToPagesAndBack(t *testing.T) {
 		titles []string
 		asked  string // last request
 	}{
-		"a conflict":               {"<enter>", []string{"Conflict of 10.0.0.7"}, "conflict a"},
-		"its explanation":          {"<enter>x", []string{"Conflict of 10.0.0.7", "Explanation of 10.0.0.7"}, "explain 10.0.0.7"},
-		"with Enter, too":          {"<enter><enter>", []string{"Conflict of 10.0.0.7", "Explanation of 10.0.0.7"}, "explain 10.0.0.7"},
-		"back to the conflict":     {"<enter>x<esc>", []string{"Conflict of 10.0.0.7"}, "explain 10.0.0.7"},
-		"back to the list":         {"<enter>x<esc><esc>", nil, "explain 10.0.0.7"},
-		"the explanation at once":  {"<down>x", []string{"Explanation of 10.0.0.8"}, "explain 10.0.0.8"},
-		"a finding":                {"2<enter>", []string{"Finding leaked"}, "finding f1"},
-		"the address of a finding": {"2x", []string{"Explanation of 10.0.0.3"}, "explain 10.0.0.3"},
-		"an owner":                 {"3<down><enter>", []string{"Explanation of 10.0.0.1"}, "explain 10.0.0.1"},
-		"a node":                   {"4<enter>", []string{"Node node-2"}, "nodes"},
-		"no address of a node":     {"4x", nil, ""},
-		"the next list":            {"<tab><enter>", []string{"Finding leaked"}, "finding f1"},
-		"help":                     {"?", []string{"Help"}, ""},
-		"nothing in an empty list": {"/nothing<enter><enter>", nil, ""},
+		"a conflict":                {"<enter>", []string{"Conflict of 10.0.0.7"}, "conflict a"},
+		"its explanation":           {"<enter>x", []string{"Conflict of 10.0.0.7", "Explanation of 10.0.0.7"}, "explain 10.0.0.7"},
+		"with Enter, too":           {"<enter><enter>", []string{"Conflict of 10.0.0.7", "Explanation of 10.0.0.7"}, "explain 10.0.0.7"},
+		"back to the conflict":      {"<enter>x<esc>", []string{"Conflict of 10.0.0.7"}, "explain 10.0.0.7"},
+		"back to the list":          {"<enter>x<esc><esc>", nil, "explain 10.0.0.7"},
+		"the explanation at once":   {"<down>x", []string{"Explanation of 10.0.0.8"}, "explain 10.0.0.8"},
+		"a finding":                 {"2<enter>", []string{"Finding leaked"}, "finding f1"},
+		"the address of a finding":  {"2x", []string{"Explanation of 10.0.0.3"}, "explain 10.0.0.3"},
+		"an owner":                  {"3<down><enter>", []string{"Explanation of 10.0.0.1"}, "explain 10.0.0.1"},
+		"a node":                    {"4<enter>", []string{"Node node-2"}, "nodes"},
+		"no address of a node":      {"4x", nil, ""},
+		"an incident":               {"5<enter>", []string{"Incident i1"}, "members i1"},
+		"no address of an incident": {"5x", nil, ""},
+		"the next list":             {"<tab><enter>", []string{"Finding leaked"}, "finding f1"},
+		"help":                      {"?", []string{"Help"}, ""},
+		"nothing in an empty list":  {"/nothing<enter><enter>", nil, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

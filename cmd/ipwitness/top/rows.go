@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -65,6 +66,22 @@ func findingTable() table[*pb.Finding] {
 		return pageOf(s, "Finding "+f.GetKind(), f.GetAddress(), "/v1/findings/"+url.PathEscape(f.GetId()), nil, show.Finding)
 	}
 	return newTable(show.FindingKind, order, details, "SEVERITY", "KIND", "ADDRESS", "HOLDER", "NODE", "POOL", "SINCE", "SUMMARY")
+}
+
+func incidentTable() table[*pb.Incident] {
+	details := func(s *Server, i *pb.Incident) *page {
+		return &page{title: "Incident " + i.GetId(), render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
+			i := &pb.Incident{Id: i.GetId()}
+			conflicts, findings, err := s.Members(ctx, i)
+			if err != nil {
+				return "", err
+			}
+			var b strings.Builder
+			err = show.Incident(&b, i, conflicts, findings, layout, now)
+			return b.String(), err
+		}}
+	}
+	return newTable(show.IncidentKind, show.CompareIncidents, details, "SEVERITY", "CAUSE", "ADDRESSES", "TWICE", "NODE", "SINCE", "ID", "SUMMARY")
 }
 
 // ownerTable returns the table of owners. conflicts has the states of the addresses in conflict.

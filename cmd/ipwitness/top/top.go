@@ -1,5 +1,5 @@
-// Package top is the full-screen view of `ipwitness top`: the conflicts, findings, owners and nodes of
-// a server, live.
+// Package top is the full-screen view of `ipwitness top`: the conflicts, findings, owners, nodes and
+// incidents of a server, live.
 //
 // The watches change a model, which has the state of the screen, many changes at once. Details are
 // requested when they are opened, and their text comes from package show. The package does not know how
@@ -71,6 +71,7 @@ func Run(ctx context.Context, s *Server, c Config) error {
 	}
 	watch(func() error { return s.WatchConflicts(ctx, conflictStream(send)) })
 	watch(func() error { return s.WatchFindings(ctx, findingStream(send)) })
+	watch(func() error { return s.WatchIncidents(ctx, incidentStream(send)) })
 	g.Go(func() error { collect(ctx, changes, func(c changesMsg) { p.Send(c) }); return nil })
 	g.Go(func() error {
 		defer cancel()
@@ -84,10 +85,13 @@ func Run(ctx context.Context, s *Server, c Config) error {
 type Server struct {
 	// Name is the URL of the server, for the title.
 	Name string
-	// WatchConflicts and WatchFindings follow a watch until ctx ends. They reconnect when the watch is
+	// WatchConflicts, WatchFindings and WatchIncidents follow a watch until ctx ends. They reconnect when the watch is
 	// disconnected, and return an error only if the server rejects the watch.
 	WatchConflicts func(ctx context.Context, to Stream[*pb.WatchConflictsResponse]) error
 	WatchFindings  func(ctx context.Context, to Stream[*pb.WatchFindingsResponse]) error
+	WatchIncidents func(ctx context.Context, to Stream[*pb.WatchIncidentsResponse]) error
+	// Members requests the details of an incident, and its members.
+	Members func(context.Context, *pb.Incident) ([]*pb.Conflict, []*pb.Finding, error)
 	// Get requests a message, such as the details of one item, from a path of the REST API.
 	Get func(ctx context.Context, path string, ask url.Values, into proto.Message) error
 	// CheckFilter returns an error if Owners does not accept a filter.

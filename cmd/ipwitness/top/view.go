@@ -95,15 +95,18 @@ func (m *model) heading() string {
 	}
 	names := [tabs]string{
 		fmt.Sprint("Conflicts ", unresolved), fmt.Sprint("Findings ", len(m.lists.findings.all)), "Owners", fmt.Sprint("Nodes ", len(m.lists.nodes.all)),
+		fmt.Sprint("Incidents ", len(m.lists.incidents.all)),
 	}
 	wide := 0
 	for i, name := range names {
 		wide += width(fmt.Sprintf(" %d %s  ", i+1, name))
 	}
 	var b strings.Builder
+	between := " "
 	for i, name := range names {
 		if wide > m.screen.columns {
 			name, _, _ = strings.Cut(name, " ")
+			between = ""
 		}
 		label, tone := fmt.Sprintf(" %d %s ", i+1, name), plain
 		if tab(i) == m.tab {
@@ -112,7 +115,7 @@ func (m *model) heading() string {
 		if tab(i) == conflictsTab && urgent {
 			tone = bad
 		}
-		b.WriteString(m.screen.paint.paint(tone, label) + " ")
+		b.WriteString(m.screen.paint.paint(tone, label) + between)
 	}
 	return strings.TrimRight(b.String(), " ")
 }
@@ -143,7 +146,7 @@ func (m *model) warnings() (out []warning) {
 	for _, s := range m.health.problems {
 		out = append(out, warning{"Problem of the aggregator: " + visible(s), warn})
 	}
-	for i, of := range [...]string{"conflicts", "findings"} {
+	for i, of := range [...]string{"conflicts", "findings", "incidents"} {
 		if m.cut[i] {
 			out = append(out, warning{fmt.Sprintf("There are more than %d %s: the others are not shown. Start top with a filter, like --namespace.", mostRows, of), bad})
 		}
@@ -218,12 +221,15 @@ func (m *model) empty() []string {
 		return []string{"Cannot load the owners: " + o.reason}
 	case m.tab == ownersTab && o.loaded.IsZero():
 		return []string{"Loading…"}
-	case m.tab != ownersTab && (!m.seen || m.links[conflicts].caughtUp.IsZero() || m.tab == findingsTab && m.links[findings].caughtUp.IsZero()):
+	case m.tab != ownersTab && (!m.seen || m.links[conflicts].caughtUp.IsZero() || m.tab == findingsTab && m.links[findings].caughtUp.IsZero() ||
+		m.tab == incidentsTab && m.links[incidents].caughtUp.IsZero()):
 		return []string{"Waiting for " + visible(m.server.Name) + "…"}
 	case filtered:
 		return []string{"Nothing matches the filter. Esc removes it."}
 	case m.tab == findingsTab:
 		return []string{"No findings."}
+	case m.tab == incidentsTab:
+		return []string{"No incidents."}
 	case m.tab == ownersTab:
 		return []string{"No owners: no agent has reported an address yet."}
 	case m.tab == nodesTab:

@@ -26,7 +26,7 @@ func TestEveryScreenFitsEveryWindow(t *testing.T) {
 		s.health.coverage, s.health.problems = unseen, []string{hostile, "the disk is full"}
 		s.links[1] = link{state: disconnected, since: noon, reason: "connection refused"}
 		p.shows(s)
-		p.press("s<down>r<up>2s3s4s1<enter>x<pgdown><end><esc><esc>?<esc>/" + "web<enter><esc>3/10.0.0.0/8 node=x?<enter><esc>")
+		p.press("s<down>r<up>2s3s4s5s<enter><esc>1<enter>x<pgdown><end><esc><esc>?<esc>/" + "web<enter><esc>3/10.0.0.0/8 node=x?<enter><esc>")
 		screen := strings.Join(p.checked(), "\n")
 		for _, c := range []string{"\x1b]", "\x1b[2J", "\u202e", "\r", "\a"} {
 			if strings.Contains(screen, c) {
