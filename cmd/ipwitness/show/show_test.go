@@ -290,7 +290,7 @@ func TestTablesAndPages(t *testing.T) {
 		"explain-acknowledged": func(b *bytes.Buffer) error { return Explain(b, known, piped, now) },
 		"explain-senders":      func(b *bytes.Buffer) error { return Explain(b, sent, piped, now) },
 		"explain-no-senders":   func(b *bytes.Buffer) error { return Explain(b, silent, piped, now) },
-		"explain-unseen":   func(b *bytes.Buffer) error { return Explain(b, unread, piped, now) },
+		"explain-unseen":       func(b *bytes.Buffer) error { return Explain(b, unread, piped, now) },
 		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, unowned, piped, now) },
 		"explain-past": func(b *bytes.Buffer) error {
 			was := conflict(pb.Conflict_CONFIRMED)
