@@ -112,9 +112,9 @@ func TestTopShowsADuplicateAsItAppears(t *testing.T) {
 	s.shows("[1 Conflicts 2]", "10.244.0.7", "10.244.0.8", "!SUSPECTED")
 
 	s.press("-l", "/db1")
-	s.shows("Filter: db1", "10.244.0.8", "!10.244.0.7")
+	s.shows("db1", "10.244.0.7")
 	s.press("Enter")
-	s.shows("Esc removes it")
+	s.shows("Filter: db1", "Esc removes it", "10.244.0.8", "!10.244.0.7")
 	s.press("Enter")
 	s.shows("Conflict of 10.244.0.8", "10.244.0.8 is held twice", "netns/db1")
 	s.press("x")

@@ -9,8 +9,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/cmd/cli"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/top"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -79,8 +81,19 @@ func (q *query) shown(ask url.Values) *top.Server {
 		Members: q.members,
 		Get:     client.get,
 		CheckFilter: func(filter string) error {
-			_, err := parseOwnerFilter(filter, ask)
+			_, err := parseFilter(filter, ask)
 			return err
+		},
+		Matching: func(ctx context.Context, of, filter string) (map[string]bool, error) {
+			if of == show.IncidentKind.Plural() {
+				return matching(ctx, q, show.IncidentKind, filter, incidentsOf(ask), (*pb.ListIncidentsResponse).GetIncidents)
+			}
+			if of == show.FindingKind.Plural() {
+				return matching(ctx, q, show.FindingKind, filter, ask, (*pb.ListFindingsResponse).GetFindings)
+			}
+			all := maps.Clone(ask)
+			all.Set("all", "true") // resolved ones stay for a while
+			return matching(ctx, q, show.ConflictKind, filter, all, (*pb.ListConflictsResponse).GetConflicts)
 		},
 		Owners: func(ctx context.Context, filter, token string) (*pb.ListOwnersResponse, error) {
 			return ownersPage(ctx, client, ask, filter, token)
@@ -108,10 +121,24 @@ func stream[T watched](ctx context.Context, c *client, path string, ask url.Valu
 	return w.run(ctx)
 }
 
-// parseOwnerFilter returns the parameters of the filter of the list of owners: things, or PARAMETER=VALUE.
-func parseOwnerFilter(filter string, ask url.Values) (url.Values, error) {
+// matching returns the keys of the items of a kind that match a filter.
+func matching[P paged, T proto.Message](ctx context.Context, q *query, kind show.Kind[T], filter string, ask url.Values, items func(P) []T) (map[string]bool, error) {
+	ask, err := parseFilter(filter, ask)
+	if err != nil {
+		return nil, err
+	}
+	all, _, err := list(ctx, q, "/v1/"+kind.Plural(), ask, items)
+	keys := map[string]bool{}
+	for _, item := range all {
+		keys[kind.Key(item)] = true
+	}
+	return keys, err
+}
+
+// parseFilter returns the parameters of a filter: things, or PARAMETER=VALUE.
+func parseFilter(filter string, ask url.Values) (url.Values, error) {
 	out := maps.Clone(ask)
-	var about []string
+	about := strings.Fields(ask.Get("about"))
 	for word := range strings.FieldsSeq(filter) {
 		name, value, ok := strings.Cut(word, "=")
 		if !ok {
@@ -127,7 +154,7 @@ func parseOwnerFilter(filter string, ask url.Values) (url.Values, error) {
 		}
 		out.Set(name, value)
 	}
-	if about != nil {
+	if len(about) > 0 {
 		out.Set("about", strings.Join(about, " "))
 	}
 	return out, nil
@@ -135,7 +162,7 @@ func parseOwnerFilter(filter string, ask url.Values) (url.Values, error) {
 
 // ownersPage requests a page of owners.
 func ownersPage(ctx context.Context, c *client, ask url.Values, filter, token string) (*pb.ListOwnersResponse, error) {
-	query, err := parseOwnerFilter(filter, ask)
+	query, err := parseFilter(filter, ask)
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ func TestTopReportsAServerThatCannotBeReachedBeforeItDraws(t *testing.T) {
 	}
 }
 
-func TestFiltersOfOwnersAreParsed(t *testing.T) {
+func TestFiltersOfTopAreParsed(t *testing.T) {
 	shop := url.Values{"namespace": {"shop"}}
 	tests := map[string]struct {
 		filter string
@@ -48,6 +48,7 @@ func TestFiltersOfOwnersAreParsed(t *testing.T) {
 		"a prefix and a node":   {" 10.0.0.0/24  node=n1 ", nil, "about=10.0.0.0%2F24&node=n1"},
 		"a container":           {"container/web state=stale", nil, "about=container%2Fweb&state=stale"},
 		"two things":            {"10.0.0.0/24 web", nil, "about=10.0.0.0%2F24+web"},
+		"within a prefix":       {"web", url.Values{"about": {"10.0.0.0/24"}}, "about=10.0.0.0%2F24+web"},
 		"within the flags":      {"node=n1", shop, "namespace=shop&node=n1"},
 		"the same as a flag":    {"namespace=shop", shop, "namespace=shop"},
 		"other than a flag":     {"namespace=red", shop, "the namespace is selected twice, as shop and as red"},
@@ -60,7 +61,7 @@ func TestFiltersOfOwnersAreParsed(t *testing.T) {
 			if ask == nil {
 				ask = url.Values{}
 			}
-			query, err := parseOwnerFilter(test.filter, ask)
+			query, err := parseFilter(test.filter, ask)
 			got := query.Encode()
 			if err != nil {
 				got = err.Error()

@@ -54,6 +54,7 @@ type model struct {
 	tab     tab
 	lists   lists
 	filters [tabs]string
+	matched time.Time // when the server was asked last what matches the filter on the screen
 	status
 	seen   bool    // a change has arrived
 	pages  []*page // the last one is on the screen
@@ -115,6 +116,14 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return m, m.settle()
 	case ownersMsg:
 		m.lists.owners.answered(msg, m.now)
+	case matchesMsg:
+		switch {
+		case msg.filter != m.filters[msg.tab]:
+		case msg.err == nil:
+			m.list(msg.tab).match(msg.keys)
+		case msg.first:
+			m.filters[msg.tab], m.flash = "", visible(msg.err.Error())
+		}
 	case pageMsg:
 		msg.page.answered(msg, m.now)
 	case failedMsg:
@@ -138,6 +147,9 @@ func (m *model) refresh(older time.Duration) tea.Cmd {
 			return nil
 		}
 		return p.load(m.ctx, m.layout(), m.now)
+	}
+	if m.asked() && m.filters[m.tab] != "" && m.now.Sub(m.matched) >= older {
+		return m.match(false)
 	}
 	o := &m.lists.owners
 	if m.tab != ownersTab || o.busy || m.now.Sub(o.loaded) < older {
@@ -194,7 +206,7 @@ func (m *model) typeFilter(key, text string) tea.Cmd {
 		m.typing = nil
 	case "enter":
 		filter := m.typing.text
-		if m.tab == ownersTab {
+		if m.tab != nodesTab {
 			if err := m.server.CheckFilter(filter); err != nil {
 				m.flash = visible(err.Error())
 				return nil
@@ -208,18 +220,47 @@ func (m *model) typeFilter(key, text string) tea.Cmd {
 		} else {
 			m.typing.key(key)
 		}
-		if m.tab != ownersTab {
+		if m.tab == nodesTab {
 			return m.filter(m.typing.text)
 		}
 	}
 	return nil
 }
 
+// asked reports whether the server decides what matches the filter of the list on the screen, whose items a watch sends.
+func (m *model) asked() bool { return m.tab != ownersTab && m.tab != nodesTab }
+
+// A matchesMsg says which items of a list match its filter.
+type matchesMsg struct {
+	tab    tab
+	filter string
+	first  bool // the first answer for the filter
+	keys   map[string]bool
+	err    error
+}
+
+// match asks the server what matches the filter on the screen.
+func (m *model) match(first bool) tea.Cmd {
+	m.matched = m.now
+	at, filter, ask := m.tab, m.filters[m.tab], m.server.Matching
+	return func() tea.Msg {
+		keys, err := ask(m.ctx, [tabs]string{conflictsTab: "conflicts", findingsTab: "findings", incidentsTab: "incidents"}[at], filter)
+		return matchesMsg{at, filter, first, keys, err}
+	}
+}
+
 // filter filters the list on the screen.
 func (m *model) filter(text string) tea.Cmd {
 	m.filters[m.tab] = text
-	if m.tab != ownersTab {
-		m.list().filter(text)
+	switch {
+	case m.asked():
+		m.list(m.tab).filter("") // until the server has answered
+		if text == "" {
+			return nil
+		}
+		return m.match(true)
+	case m.tab == nodesTab:
+		m.list(m.tab).filter(text)
 		return nil
 	}
 	m.lists.owners.filter = text
@@ -265,22 +306,22 @@ func (m *model) pressInList(key string) tea.Cmd {
 		case m.tab == ownersTab && !m.lists.owners.whole():
 			m.flash = "Owners of several pages are in the order of their addresses. Filter them first (/)."
 		case keyReverse.is(key):
-			m.list().reverse()
+			m.list(m.tab).reverse()
 		default:
-			m.list().sortNext()
+			m.list(m.tab).sortNext()
 		}
 	case keyOpen.is(key):
-		if p := m.list().open(m.server); p != nil {
+		if p := m.list(m.tab).open(m.server); p != nil {
 			return m.open(p)
 		}
 	case keyExplain.is(key):
-		return m.explain(m.list().address(), true)
+		return m.explain(m.list(m.tab).address(), true)
 	default:
-		by := moves(key, max(1, m.list().screenful()), m.list().len())
+		by := moves(key, max(1, m.list(m.tab).screenful()), m.list(m.tab).len())
 		if m.tab == ownersTab {
 			return m.lists.owners.move(m.ctx, m.server, by)
 		}
-		m.list().move(by)
+		m.list(m.tab).move(by)
 	}
 	return nil
 }
@@ -313,9 +354,9 @@ func (m *model) explain(address string, say bool) tea.Cmd {
 	return nil
 }
 
-// list returns the table on the screen.
-func (m *model) list() list {
-	return [...]list{&m.lists.conflicts, &m.lists.findings, &m.lists.owners.table, &m.lists.nodes, &m.lists.incidents}[m.tab]
+// list returns the table of a tab.
+func (m *model) list(t tab) list {
+	return [...]list{&m.lists.conflicts, &m.lists.findings, &m.lists.owners.table, &m.lists.nodes, &m.lists.incidents}[t]
 }
 
 // A binding is a key, or several, and what they do.

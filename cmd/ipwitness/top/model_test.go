@@ -63,6 +63,13 @@ func (f *fake) server() *Server {
 			i.Summary = "The incident in words."
 			return []*pb.Conflict{conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "x", "y"), conflictOf("b", "10.0.0.8", pb.Conflict_CONFIRMED, 0, "x", "y")}, nil, f.err
 		},
+		Matching: func(_ context.Context, of, filter string) (map[string]bool, error) {
+			f.ask("matching %s %q", of, filter)
+			if filter == "bad" {
+				return nil, errors.New("refused")
+			}
+			return map[string]bool{map[string]string{"db": "b"}[filter]: true}, f.err
+		},
 		CheckFilter: func(filter string) error {
 			if strings.Contains(filter, "?") {
 				return errors.New("no such filter")
@@ -242,7 +249,7 @@ func TestKeysLeadToPagesAndBack(t *testing.T) {
 		"no address of an incident": {"5x", nil, ""},
 		"the next list":             {"<tab><enter>", []string{"Finding leaked"}, "finding f1"},
 		"help":                      {"?", []string{"Help"}, ""},
-		"nothing in an empty list":  {"/nothing<enter><enter>", nil, ""},
+		"nothing in an empty list":  {"/nothing<enter><enter>", nil, `matching conflicts "nothing"`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -289,17 +296,28 @@ func TestQuitting(t *testing.T) {
 	}
 }
 
-func TestAFilterIsAppliedWhileItIsTyped(t *testing.T) {
-	p := play(t, &fake{owners: 5})
-	p.shows(connected(conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "web-1", "web-2"), conflictOf("b", "10.0.0.8", pb.Conflict_CONFIRMED, 0, "db-1", "db-2")))
+func TestTheServerSelectsWhatMatchesAFilter(t *testing.T) {
+	f := &fake{owners: 5}
+	p := play(t, f)
+	p.shows(connected(conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "web-1", "web-2"), conflictOf("b", "10.0.0.8", pb.Conflict_CONFIRMED, 0, "other-1", "other-2")))
 	p.press("/db")
-	if got := ids(&p.lists.conflicts); !slices.Equal(got, []string{"b"}) || p.typing == nil {
-		t.Errorf("got %v, typing %t, want b while typing", got, p.typing != nil)
+	if got := ids(&p.lists.conflicts); len(got) != 2 || len(f.asked) > 0 {
+		t.Errorf("got %v and requests %q, want both, and no request for a filter that is not complete", got, f.asked)
 	}
 	p.press("<enter>")
 	if p.typing != nil || p.filters[conflictsTab] != "db" {
 		t.Errorf("got typing %t and filter %q, want the filter db", p.typing != nil, p.filters[conflictsTab])
 	}
+	if got := ids(&p.lists.conflicts); !slices.Equal(got, []string{"b"}) || !slices.Equal(f.asked, []string{`matching conflicts "db"`}) {
+		t.Errorf("got %v after the requests %q, want b, which only the server knows to match", got, f.asked)
+	}
+	p.now = p.now.Add(reloadEvery)
+	f.err = errors.New("disconnected")
+	p.send(tickMsg{})
+	if got := ids(&p.lists.conflicts); len(f.asked) != 2 || !slices.Equal(got, []string{"b"}) || p.filters[conflictsTab] != "db" {
+		t.Errorf("got %v and filter %q after the requests %q, want the former answer if the server does not answer again", got, p.filters[conflictsTab], f.asked)
+	}
+	f.err = nil
 	p.press("<tab>")
 	if len(p.lists.findings.shown) != 1 {
 		t.Error("the filter of conflicts filters findings, too")
@@ -307,6 +325,9 @@ func TestAFilterIsAppliedWhileItIsTyped(t *testing.T) {
 	p.press("1<esc>")
 	if got := ids(&p.lists.conflicts); len(got) != 2 {
 		t.Errorf("got %v after Esc, want both", got)
+	}
+	if p.press("/bad<enter>"); p.filters[conflictsTab] != "" || p.flash != "refused" {
+		t.Errorf("got filter %q and %q, want no filter and the reason", p.filters[conflictsTab], p.flash)
 	}
 	p.send(tea.PasteMsg{Content: "ignored"})
 	p.press("/")

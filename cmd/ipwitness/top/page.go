@@ -70,7 +70,7 @@ func helpPage() *page {
 	b.WriteString(`
 Conflicts are confirmed (red), suspected (yellow), acknowledged (dim), or resolved within the last five minutes (green).
 
-A filter selects the items that contain all of its words. Owners are filtered by the server: ADDRESS, CIDR, NAMESPACE/POD, MAC, container/NAME, node=NAME, namespace=NAME, scope=KIND or state=STATE.
+A filter of nodes selects those whose line contains all of its words. The server filters the other lists: ADDRESS, CIDR, NAMESPACE/POD, MAC, container/NAME, a part of a name, node=NAME, and, except for incidents, namespace=NAME; for conflicts and owners also scope=KIND or state=STATE.
 
 All times are in UTC.
 `)

@@ -25,8 +25,8 @@ type table[T any] struct {
 	changes    *show.Changes[T] // of a watch; nil if the items are set
 	stale      bool             // changes have not been settled
 	all, shown []T
-	words      []string // of the filter, in lower case
-	sorted     int      // index of a column, or -1
+	keep       func(T) bool // of the filter; nil if there is none
+	sorted     int          // index of a column, or -1
 	reversed   bool
 	cursor     int
 	offset     int // first item on the screen
@@ -37,6 +37,7 @@ type table[T any] struct {
 type list interface {
 	move(by int)
 	filter(text string)
+	match(keys map[string]bool)
 	sortNext()
 	reverse()
 	len() int
@@ -72,10 +73,25 @@ func (t *table[T]) set(items []T) {
 	t.arrange()
 }
 
-// filter shows only the items that contain all words.
+// filter shows only the items whose cells contain all words.
 func (t *table[T]) filter(text string) {
-	t.words = strings.Fields(strings.ToLower(text))
+	t.keep = nil
+	if words := strings.Fields(strings.ToLower(text)); len(words) > 0 {
+		t.keep = func(item T) bool {
+			var text strings.Builder
+			for _, cell := range t.grid.Cells(item, time.Time{}) {
+				text.WriteString(strings.ToLower(strings.Join(cell, "\n")) + "\n")
+			}
+			return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text.String(), word) })
+		}
+	}
 	t.grid.Reset()
+	t.arrange()
+}
+
+// match shows only the items with some keys.
+func (t *table[T]) match(keys map[string]bool) {
+	t.keep = func(item T) bool { return keys[t.key(item)] }
 	t.arrange()
 }
 
@@ -98,14 +114,8 @@ func (t *table[T]) reverse() {
 func (t *table[T]) arrange() {
 	under, had := t.selected()
 	t.shown = slices.Clone(t.all)
-	if len(t.words) > 0 {
-		t.shown = slices.DeleteFunc(t.shown, func(item T) bool {
-			var text strings.Builder
-			for _, cell := range t.grid.Cells(item, time.Time{}) {
-				text.WriteString(strings.ToLower(strings.Join(cell, "\n")) + "\n")
-			}
-			return slices.ContainsFunc(t.words, func(word string) bool { return !strings.Contains(text.String(), word) })
-		})
+	if t.keep != nil {
+		t.shown = slices.DeleteFunc(t.shown, func(item T) bool { return !t.keep(item) })
 	}
 	slices.SortFunc(t.shown, func(a, b T) int {
 		if t.reversed {

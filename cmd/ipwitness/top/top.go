@@ -94,7 +94,9 @@ type Server struct {
 	Members func(context.Context, *pb.Incident) ([]*pb.Conflict, []*pb.Finding, error)
 	// Get requests a message, such as the details of one item, from a path of the REST API.
 	Get func(ctx context.Context, path string, ask url.Values, into proto.Message) error
-	// CheckFilter returns an error if Owners does not accept a filter.
+	// Matching returns the keys of the conflicts, findings or incidents that match a filter.
+	Matching func(ctx context.Context, of, filter string) (map[string]bool, error)
+	// CheckFilter returns an error if Owners and Matching do not accept a filter.
 	CheckFilter func(filter string) error
 	// Owners returns one page of the owners that match a filter; the token of the first page is empty.
 	Owners func(ctx context.Context, filter, token string) (*pb.ListOwnersResponse, error)

@@ -185,13 +185,13 @@ func (m *model) body(height int) []string {
 		}
 		return append(lines, p.view(columns, max(1, height-len(lines)))...)
 	}
-	if m.list().len() == 0 {
+	if m.list(m.tab).len() == 0 {
 		return wrap(columns, m.empty()...)
 	}
 	if m.tab != ownersTab {
-		return m.list().view(paint, columns, height, m.now)
+		return m.list(m.tab).view(paint, columns, height, m.now)
 	}
-	lines := m.list().view(paint, columns, height-1, m.now)
+	lines := m.list(m.tab).view(paint, columns, height-1, m.now)
 	for len(lines) < height-1 {
 		lines = append(lines, "")
 	}
@@ -258,7 +258,7 @@ func (m *model) foot() (lines []string, cursor int) {
 		return paint.all(warn, wrap(columns, m.flash)), -1
 	case m.typing != nil:
 		prompt := "Filter: "
-		if m.tab == ownersTab {
+		if m.tab != nodesTab {
 			prompt = "Filter (address, CIDR, pod, MAC, node=NAME): "
 		}
 		room := columns - width(prompt) - 1
