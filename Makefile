@@ -314,9 +314,9 @@ HEEDLESS := bin/heedless/ipwitness-agent
 .PHONY: $(HEEDLESS)
 $(HEEDLESS):
 	@mkdir -p $(@D)
-	@sed 's/unix.RTNLGRP_NEIGH)/unix.RTNLGRP_NOP2)/' agent/rtnetlink/rtnl.go > $(@D)/rtnl.go
-	@! cmp -s agent/rtnetlink/rtnl.go $(@D)/rtnl.go
-	@echo '{"Replace": {"$(CURDIR)/agent/rtnetlink/rtnl.go": "$(CURDIR)/$(@D)/rtnl.go"}}' > $(@D)/overlay.json
+	@sed 's/unix.RTNLGRP_NEIGH)/unix.RTNLGRP_NOP2)/' agent/rtnetlink/rtnl.go > $(@D)/rtnl
+	@! cmp -s agent/rtnetlink/rtnl.go $(@D)/rtnl
+	@echo '{"Replace": {"$(CURDIR)/agent/rtnetlink/rtnl.go": "$(CURDIR)/$(@D)/rtnl"}}' > $(@D)/overlay.json
 	$(GO_BUILD) -overlay $(@D)/overlay.json -o $@ ./cmd/ipwitness-agent
 
 # The prerequisites of the selected benchmarks, or of all if none is selected.
