@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -189,6 +190,12 @@ func TestDocumentedCommandsRun(t *testing.T) {
 		if err := h.exits(line); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// A capture of ARP requests of one host, half a minute apart.
+	const request = "000000002a0000002a000000" + "ffffffffffff020000000001" + "080600010800060400010200000000010af400020000000000000af40003"
+	capture, err := hex.DecodeString("d4c3b2a102000400000000000000000000000400010000" + "00" + "80052d69" + request + "9e052d69" + request)
+	if err := errors.Join(err, os.WriteFile(filepath.Join(h.dir, "lan.pcap"), capture, 0o600)); err != nil {
+		t.Fatal(err)
 	}
 	ran := map[string]bool{}
 	for _, b := range blocks {

@@ -200,7 +200,7 @@ func TestSettingsAreFlags(t *testing.T) {
 	help := map[string]string{}
 	lines := map[string][]string{"agent": {netlab.AgentOf(binary)}, "aggregator": {binary, "aggregator"}}
 	for command, line := range lines {
-		out, err := exec.Command(line[0], append(slices.Clip(line[1:]), "--help")...).Output()
+		out, err := exec.Command(line[0], append(slices.Clip(line[1:]), "--help", "--all")...).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
