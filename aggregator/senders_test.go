@@ -85,11 +85,15 @@ func TestExplainSaysWhoSendsToWhichOwner(t *testing.T) {
 			return &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{
 				entries(2, pb.BeliefRecord_IN_USE, even...), entries(3, pb.BeliefRecord_IN_USE, odd[:8]...), entries(3, pb.BeliefRecord_OLD, odd[8:]...),
 				entries(4, pb.BeliefRecord_PERMANENT, 29),
-			}, Unread: 2, TranslationsRead: pb.TranslationRecord_ALL}
+			}, Unread: 2, TranslationsRead: pb.TranslationRecord_ALL, Route: &pb.RouteRecord{
+				Kind: pb.Senders_Route_PATHS, Hops: []*pb.RouteRecord_Hop{{Interface: "cni0", Link: "cni0"}},
+			}}
 		}
 		n2 := l.dial()
 		n2.answer = func(*pb.BeliefQuestion) *pb.BeliefAnswer {
-			return &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{entries(9, pb.BeliefRecord_IN_USE, 3)}, TranslationsRead: pb.TranslationRecord_ALL} // of another network
+			return &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{entries(9, pb.BeliefRecord_IN_USE, 3)}, TranslationsRead: pb.TranslationRecord_ALL, Route: &pb.RouteRecord{
+				Kind: pb.Senders_Route_PATHS, Hops: []*pb.RouteRecord_Hop{{Interface: "cni0", Link: "cni0"}},
+			}} // of another network
 		}
 		n3 := l.dial() // does not answer
 		n1.send(snapshot(hello("n1", 1), pods...)).sync()
@@ -109,6 +113,17 @@ func TestExplainSaysWhoSendsToWhichOwner(t *testing.T) {
 		}
 		if want := []string{"NO_ANSWER 1 [n3]", "NO_PROCESS 2 [n1]"}; !slices.Equal(unseen, want) || time.Since(begin) != time.Second {
 			t.Errorf("not looked at: got %q after %s, want %q after a second", unseen, time.Since(begin), want)
+		}
+		out, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: addr, Senders: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var routes []string
+		for _, r := range out.GetSenders().GetRoutes() {
+			routes = append(routes, fmt.Sprint(r.GetNodes(), r.GetKind(), r.GetOwners(), r.GetPartly(), r.GetHops()[0].GetInterface()))
+		}
+		if want := []string{"[n1] PATHS [0 1] falsecni0", "[n2] PATHS [] falsecni0"}; !slices.Equal(routes, want) {
+			t.Errorf("got routes %q, want %q", routes, want)
 		}
 		n3.cancel()
 		_ = n3.ended()

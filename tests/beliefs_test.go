@@ -173,6 +173,47 @@ func TestExplainNamesWhoSendsToWhichOwner(t *testing.T) {
 	wantWords(t, l.says("explain", addr), "Who sends to it", "1: netns/c19")
 }
 
+// The node's own route for an address in conflict leads to its owners or elsewhere, by the rules for packets without a mark.
+func TestExplainSaysWhereTheRouteOfANodeLeads(t *testing.T) {
+	t.Parallel()
+	const addr = "10.244.0.7"
+	l := newLab(t)
+	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add 10.244.0.1/24 dev cni0")
+	l.sh("ip link add docker0 type bridge", "ip link set docker0 up", "ip addr add 10.1.0.1/24 dev docker0")
+	for _, name := range []string{"a", "b"} {
+		l.pod(name)
+		l.sh("ip link set v" + name + " master cni0")
+		l.assign(name, addr+"/24")
+	}
+	l.wantConflict(addr, confirmed, "assigned-twice", "a | b", "NODE node1")
+	leads := func(kind ipwitnessv1.Senders_Route_Kind, owners int, through string) {
+		t.Helper()
+		var got []*ipwitnessv1.Senders_Route
+		wait.Until(t, fmt.Sprint("a route ", kind, " to ", owners, " owners through ", through), func() bool {
+			var e ipwitnessv1.ExplainResponse
+			if err := l.program.Get(t.Context(), "/v1/explain?senders=true&address="+addr, &e); err != nil {
+				t.Fatal(err)
+			}
+			got = e.GetSenders().GetRoutes()
+			return len(got) == 1 && got[0].GetKind() == kind && len(got[0].GetOwners()) == owners && !got[0].GetPartly() &&
+				(through == "" || len(got[0].GetHops()) == 1 && got[0].GetHops()[0].GetInterface() == through)
+		})
+	}
+	const paths, none = ipwitnessv1.Senders_Route_PATHS, ipwitnessv1.Senders_Route_NONE
+	leads(paths, 2, "cni0")
+	l.sh("ip route add "+addr+" dev docker0 table 100", "ip rule add fwmark 7 lookup 100")
+	leads(paths, 2, "cni0") // of packets with a mark only
+	l.sh("ip rule add to " + addr + " lookup 100")
+	leads(paths, 0, "docker0")
+	for _, kind := range []string{"blackhole", "prohibit", "unreachable"} {
+		l.sh("ip route replace " + kind + " " + addr + " table 100")
+		leads(none, 0, "")
+	}
+	l.sh("ip route flush table 100", "ip route add local "+addr+" dev lo table 100")
+	leads(ipwitnessv1.Senders_Route_LOCAL, 0, "")
+	wantWords(t, l.says("explain", addr), "elsewhere, to none of these owners: the node itself")
+}
+
 // Twenty containers of two nodes on one LAN send to either of two owners, each on one of the nodes.
 func TestExplainNamesSendersOnTwoNodes(t *testing.T) {
 	t.Parallel()

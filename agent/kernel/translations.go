@@ -18,9 +18,11 @@ const (
 	translatedWithin = 300 * time.Millisecond
 )
 
-// Asked returns the answer to a question about an address: the entries of neighbour tables, and those of the connection tracking.
+// Asked returns the answer to a question about an address: the entries of neighbour tables, the node's own route, and the entries of
+// the connection tracking.
 func (k *Mirror) Asked(addr netip.Addr) *ipwitnessv1.BeliefAnswer {
 	out := k.Believed(addr)
+	out.Route = k.askedRoute(addr)
 	all, more, err := rtnetlink.Translated(addr, mostTranslations, translatedWithin)
 	switch {
 	case errors.Is(err, unix.EPERM):

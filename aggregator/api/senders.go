@@ -121,6 +121,7 @@ func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explan
 		total := func(r *pb.Senders_Receiver) uint32 { return r.GetInUse() + r.GetPermanent() + r.GetOld() }
 		return cmp.Or(-cmp.Compare(total(x), total(y)), strings.Compare(x.GetMac(), y.GetMac()), slices.Compare(x.GetOwners(), y.GetOwners()))
 	})
+	s.addRoutes(out, b, c.Address, owners, indexes, answers)
 	if s.Kubernetes != nil {
 		services, known := s.Kubernetes.ServicesTo(c.Address)
 		out.ServiceCount = uint32(len(services)) //nolint:gosec // few
@@ -133,6 +134,48 @@ func (s *Service) senders(b *facts.Builder, c *verdict.Case, why *verdict.Explan
 	}
 	out.Unseen = missed.all()
 	return out, nat, unread
+}
+
+// addRoutes adds where nodes send packets of their own for an address, and to which of some owners that leads.
+func (s *Service) addRoutes(out *pb.Senders, b *facts.Builder, addr netip.Addr, owners []*verdict.Owner, indexes []uint32, answers []report.Answer) {
+	var routes []*verdict.Route
+	for _, answer := range answers {
+		if r := b.RouteOf(answer.Node, answer.Beliefs); r != nil && answer.Node.Peer == answer.Peer {
+			routes = append(routes, r)
+		}
+	}
+	same := make(map[string]*pb.Senders_Route)
+	for _, r := range routes {
+		got, sure := r.LeadsTo(owners, addr, routes)
+		one := &pb.Senders_Route{Kind: pb.Senders_Route_Kind(r.Kind), Partly: !sure}
+		for _, i := range got {
+			one.Owners = append(one.Owners, indexes[i])
+		}
+		for _, hop := range r.Hops {
+			h := &pb.Senders_Route_Hop{Interface: hop.Interface}
+			if hop.Gateway.IsValid() {
+				h.Gateway = hop.Gateway.String()
+			}
+			if hop.Via != nil {
+				h.Node = hop.Via.Name
+			}
+			one.Hops = append(one.Hops, h)
+		}
+		key := fmt.Sprint(one.Kind, one.Partly, one.Owners, one.Hops)
+		if same[key] == nil {
+			same[key] = one
+			out.Routes = append(out.Routes, one)
+		}
+		if same[key].Count++; len(same[key].GetNodes()) < maxUnseen {
+			same[key].Nodes = append(same[key].Nodes, r.Node.Name)
+		}
+	}
+	for _, one := range out.GetRoutes() {
+		slices.Sort(one.Nodes)
+	}
+	slices.SortFunc(out.Routes, func(x, y *pb.Senders_Route) int {
+		return cmp.Or(-cmp.Compare(x.GetCount(), y.GetCount()), slices.Compare(x.GetNodes(), y.GetNodes()))
+	})
 }
 
 // addTranslations adds connections that nodes send to the address, those of a finding first.

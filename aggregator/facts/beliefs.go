@@ -183,6 +183,26 @@ func (b *Builder) Answered(n *Node, answer *pb.BeliefAnswer) (all []verdict.Beli
 	return all
 }
 
+// RouteOf returns the route in the answer of an agent about the address of the last case; nil if there is none.
+func (b *Builder) RouteOf(n *Node, answer *pb.BeliefAnswer) *verdict.Route {
+	rec := answer.GetRoute()
+	out := &verdict.Route{Node: n.Rec, Kind: Known(rec.GetKind(), verdict.RouteNone)}
+	for _, h := range rec.GetHops() {
+		hop := verdict.Hop{Interface: h.GetInterface()}
+		if l := n.link(h.GetLink()); l != 0 {
+			hop.Link, hop.Inside = b.link(n, l), n.closed(l)
+		}
+		if to, ok := netip.AddrFromSlice(h.GetGateway()); ok {
+			hop.Gateway, hop.Via = to, b.facts.nodeWith(index.AddressOf(to))
+		}
+		out.Hops = append(out.Hops, hop)
+	}
+	if out.Kind == 0 {
+		return nil
+	}
+	return out
+}
+
 // Near returns all nodes: first those with a claim or belief about an address, then those on a link of one of them, then
 // the others.
 func (f *Facts) Near(a index.Address) (nodes []*Node) {

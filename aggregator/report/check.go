@@ -94,6 +94,7 @@ const (
 	maxEntries  = 64            // in an answer about neighbour tables, and of the connection tracking
 	maxSenders  = 32            // holders of each
 	maxAnswers  = 16            // in a message
+	maxHops     = 16            // of a route in an answer
 	maxWord     = facts.MaxWord // bytes of a field, source or interface
 )
 
@@ -140,6 +141,9 @@ func validate(m *pb.ReportRequest) error {
 	for _, a := range m.GetAnswers() {
 		if len(a.GetBeliefs()) > maxEntries || slices.ContainsFunc(a.GetBeliefs(), func(b *pb.BeliefRecord) bool { return len(b.GetHolders()) > maxSenders }) {
 			return bad("an answer has too many entries or holders")
+		}
+		if len(a.GetRoute().GetHops()) > maxHops {
+			return bad("an answer has too many paths of a route")
 		}
 		if len(a.GetTranslations()) > maxEntries || slices.ContainsFunc(a.GetTranslations(), func(t *pb.TranslationRecord) bool {
 			return max(t.GetSourcePort(), t.GetDestinationPort(), t.GetPort(), t.GetZone()) > math.MaxUint16

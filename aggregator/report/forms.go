@@ -58,6 +58,13 @@ func (c *checker) report(m *pb.ReportRequest) {
 	c.beliefs(m.GetBeliefs())
 	for _, a := range m.GetAnswers() {
 		c.beliefs(a.GetBeliefs())
+		for _, h := range a.GetRoute().GetHops() {
+			c.text("Hop.interface", form.Interface, &h.Interface)
+			c.text("Hop.link", form.Link, &h.Link)
+			if len(h.GetGateway()) > 0 {
+				c.address("Hop.gateway", h.GetGateway())
+			}
+		}
 		for _, t := range a.GetTranslations() {
 			c.address("TranslationRecord.source", t.GetSource())
 			c.address("TranslationRecord.destination", t.GetDestination())

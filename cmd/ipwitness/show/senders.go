@@ -53,6 +53,7 @@ func (p *page) senders(s *pb.Senders, owners []*pb.Owner) {
 	if len(s.GetServices()) > 0 {
 		p.item("  ", "Packets to these Services are sent to it as well, because it is their endpoint: "+counted(s.GetServices(), int(s.GetServiceCount()))+".")
 	}
+	p.items("Where nodes send packets of their own for it, by their routes:", routeRows(s.GetRoutes(), called))
 	p.translations(s)
 	p.items("Not looked at:", unseen(s.GetUnseen()))
 }
@@ -82,6 +83,44 @@ func NotLookedAt(all []*pb.Senders_Unseen) string {
 		parts = append(parts, row[0]+" ("+row[1]+")")
 	}
 	return join(", ", parts...)
+}
+
+// routeRows returns which nodes have which routes, and to which of some owners they lead.
+func routeRows(all []*pb.Senders_Route, owners []string) (rows [][2]string) {
+	for _, r := range all {
+		var to, paths []string
+		for _, i := range r.GetOwners() {
+			if int(i) < len(owners) {
+				to = append(to, owners[i])
+			}
+		}
+		for _, hop := range r.GetHops() {
+			by := ""
+			if hop.GetGateway() != "" {
+				by = " by way of " + join(", node ", hop.GetGateway(), hop.GetNode())
+			}
+			paths = append(paths, hop.GetInterface()+by)
+		}
+		text := "to " + join(" or ", to...)
+		switch {
+		case r.GetKind() == pb.Senders_Route_NONE:
+			text = "to nobody: no route, or one that drops packets"
+		case len(to) == 0 && r.GetPartly():
+			text = "not known to which owner"
+		case len(to) == 0:
+			text = "elsewhere, to none of these owners"
+		case r.GetPartly():
+			text += ", perhaps also to others"
+		}
+		if r.GetKind() == pb.Senders_Route_LOCAL {
+			paths = append(paths, "the node itself")
+		}
+		if len(paths) > 0 {
+			text += ": " + join(" or ", paths...)
+		}
+		rows = append(rows, [2]string{"node " + counted(r.GetNodes(), int(r.GetCount())), text})
+	}
+	return rows
 }
 
 // translations adds the connections whose packets nodes send to the address, although it is not their destination.

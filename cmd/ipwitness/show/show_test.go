@@ -251,6 +251,14 @@ func TestTablesAndPages(t *testing.T) {
 				{Reason: pb.Senders_Unseen_TRANSLATIONS_NOT_PERMITTED, Nodes: []string{"worker-3"}, Count: 1},
 			},
 			Services: []string{"shop/api", "shop/web"}, ServiceCount: 40,
+			Routes: []*pb.Senders_Route{
+				{Nodes: []string{"worker-2", "worker-3"}, Count: 40, Kind: pb.Senders_Route_PATHS, Owners: []uint32{0}, Hops: []*pb.Senders_Route_Hop{{Interface: "eth0", Gateway: "192.0.2.11", Node: "worker-1"}}},
+				{Nodes: []string{"worker-1"}, Count: 1, Kind: pb.Senders_Route_PATHS, Owners: []uint32{0, 1}, Hops: []*pb.Senders_Route_Hop{{Interface: "cni0"}}},
+				{Nodes: []string{"worker-4"}, Count: 1, Kind: pb.Senders_Route_PATHS, Partly: true, Hops: []*pb.Senders_Route_Hop{{Interface: "eth0", Gateway: "192.0.2.1"}}},
+				{Nodes: []string{"worker-5"}, Count: 1, Kind: pb.Senders_Route_LOCAL},
+				{Nodes: []string{"worker-6"}, Count: 1, Kind: pb.Senders_Route_NONE},
+				{Nodes: []string{"worker-7"}, Count: 1, Kind: pb.Senders_Route_PATHS, Owners: []uint32{1}, Partly: true, Hops: []*pb.Senders_Route_Hop{{Interface: "eth0"}, {Interface: "eth1", Gateway: "192.0.2.1"}}},
+			},
 		},
 	}
 	silent := &pb.ExplainResponse{Address: "10.244.0.7", Summary: explained.GetSummary(), Owners: owners()[:2], Senders: &pb.Senders{}}

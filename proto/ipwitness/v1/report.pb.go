@@ -85,7 +85,7 @@ func (x TranslationRecord_Read) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TranslationRecord_Read.Descriptor instead.
 func (TranslationRecord_Read) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // Kind is the kind of a broadcast domain.
@@ -151,7 +151,7 @@ func (x LinkRecord_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LinkRecord_Kind.Descriptor instead.
 func (LinkRecord_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12, 0}
 }
 
 // Attachment is the way in which an interface is connected to the node.
@@ -220,7 +220,7 @@ func (x InterfaceRecord_Attachment) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InterfaceRecord_Attachment.Descriptor instead.
 func (InterfaceRecord_Attachment) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // Answer is what makes a kernel answer for an address on a link on which it does not have it.
@@ -291,7 +291,7 @@ func (x ClaimRecord_Answer) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClaimRecord_Answer.Descriptor instead.
 func (ClaimRecord_Answer) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // Filter is what is known of a node's packet filters (nftables, arptables).
@@ -344,7 +344,7 @@ func (x ClaimRecord_Filter) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClaimRecord_Filter.Descriptor instead.
 func (ClaimRecord_Filter) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 1}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14, 1}
 }
 
 // State says how a kernel uses an entry.
@@ -401,7 +401,7 @@ func (x BeliefRecord_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BeliefRecord_State.Descriptor instead.
 func (BeliefRecord_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15, 0}
 }
 
 // Source is where the name is from.
@@ -458,7 +458,7 @@ func (x NodeName_Source) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NodeName_Source.Descriptor instead.
 func (NodeName_Source) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17, 0}
 }
 
 // ReportRequest is one batch of records of the agent's table. The first message of a stream has
@@ -1046,7 +1046,9 @@ type BeliefAnswer struct {
 	TranslationsRead TranslationRecord_Read `protobuf:"varint,6,opt,name=translations_read,json=translationsRead,proto3,enum=ipwitness.v1.TranslationRecord_Read" json:"translations_read,omitempty"`
 	// Its entries in the namespace of the node that translate the destination of packets to the address (DNAT), and that
 	// further packets may follow: 64 at most.
-	Translations  []*TranslationRecord `protobuf:"bytes,7,rep,name=translations,proto3" json:"translations,omitempty"`
+	Translations []*TranslationRecord `protobuf:"bytes,7,rep,name=translations,proto3" json:"translations,omitempty"`
+	// Where the node sends packets of its own for the address; unset if that is not known.
+	Route         *RouteRecord `protobuf:"bytes,8,opt,name=route,proto3" json:"route,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1130,6 +1132,69 @@ func (x *BeliefAnswer) GetTranslations() []*TranslationRecord {
 	return nil
 }
 
+func (x *BeliefAnswer) GetRoute() *RouteRecord {
+	if x != nil {
+		return x.Route
+	}
+	return nil
+}
+
+// RouteRecord is where the routing tables of a node lead packets of its own for an address, by the rules for packets without a
+// mark.
+type RouteRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which kind of route it is.
+	Kind Senders_Route_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=ipwitness.v1.Senders_Route_Kind" json:"kind,omitempty"`
+	// The paths of a route of kind PATHS: 16 at most.
+	Hops          []*RouteRecord_Hop `protobuf:"bytes,2,rep,name=hops,proto3" json:"hops,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RouteRecord) Reset() {
+	*x = RouteRecord{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RouteRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RouteRecord) ProtoMessage() {}
+
+func (x *RouteRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RouteRecord.ProtoReflect.Descriptor instead.
+func (*RouteRecord) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RouteRecord) GetKind() Senders_Route_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Senders_Route_UNSPECIFIED
+}
+
+func (x *RouteRecord) GetHops() []*RouteRecord_Hop {
+	if x != nil {
+		return x.Hops
+	}
+	return nil
+}
+
 // TranslationRecord is a connection whose packets the kernel of the node sends to an address that is not their destination.
 type TranslationRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1156,7 +1221,7 @@ type TranslationRecord struct {
 
 func (x *TranslationRecord) Reset() {
 	*x = TranslationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1168,7 +1233,7 @@ func (x *TranslationRecord) String() string {
 func (*TranslationRecord) ProtoMessage() {}
 
 func (x *TranslationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1181,7 +1246,7 @@ func (x *TranslationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TranslationRecord.ProtoReflect.Descriptor instead.
 func (*TranslationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TranslationRecord) GetProtocol() uint32 {
@@ -1261,7 +1326,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1338,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1351,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Hello) GetNode() string {
@@ -1354,7 +1419,7 @@ type NamespaceRecord struct {
 
 func (x *NamespaceRecord) Reset() {
 	*x = NamespaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1431,7 @@ func (x *NamespaceRecord) String() string {
 func (*NamespaceRecord) ProtoMessage() {}
 
 func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1444,7 @@ func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceRecord.ProtoReflect.Descriptor instead.
 func (*NamespaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NamespaceRecord) GetId() uint32 {
@@ -1448,7 +1513,7 @@ type LinkRecord struct {
 
 func (x *LinkRecord) Reset() {
 	*x = LinkRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1525,7 @@ func (x *LinkRecord) String() string {
 func (*LinkRecord) ProtoMessage() {}
 
 func (x *LinkRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1538,7 @@ func (x *LinkRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRecord.ProtoReflect.Descriptor instead.
 func (*LinkRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LinkRecord) GetName() string {
@@ -1561,7 +1626,7 @@ type InterfaceRecord struct {
 
 func (x *InterfaceRecord) Reset() {
 	*x = InterfaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1638,7 @@ func (x *InterfaceRecord) String() string {
 func (*InterfaceRecord) ProtoMessage() {}
 
 func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1651,7 @@ func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterfaceRecord.ProtoReflect.Descriptor instead.
 func (*InterfaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *InterfaceRecord) GetNamespace() uint32 {
@@ -1765,7 +1830,7 @@ type ClaimRecord struct {
 
 func (x *ClaimRecord) Reset() {
 	*x = ClaimRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +1842,7 @@ func (x *ClaimRecord) String() string {
 func (*ClaimRecord) ProtoMessage() {}
 
 func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +1855,7 @@ func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRecord.ProtoReflect.Descriptor instead.
 func (*ClaimRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClaimRecord) GetAddress() []byte {
@@ -1997,7 +2062,7 @@ type BeliefRecord struct {
 
 func (x *BeliefRecord) Reset() {
 	*x = BeliefRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2009,7 +2074,7 @@ func (x *BeliefRecord) String() string {
 func (*BeliefRecord) ProtoMessage() {}
 
 func (x *BeliefRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2022,7 +2087,7 @@ func (x *BeliefRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeliefRecord.ProtoReflect.Descriptor instead.
 func (*BeliefRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BeliefRecord) GetLink() string {
@@ -2132,7 +2197,7 @@ type StatusRecord struct {
 
 func (x *StatusRecord) Reset() {
 	*x = StatusRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2144,7 +2209,7 @@ func (x *StatusRecord) String() string {
 func (*StatusRecord) ProtoMessage() {}
 
 func (x *StatusRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,7 +2222,7 @@ func (x *StatusRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRecord.ProtoReflect.Descriptor instead.
 func (*StatusRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StatusRecord) GetWire() string {
@@ -2280,7 +2345,7 @@ type NodeName struct {
 
 func (x *NodeName) Reset() {
 	*x = NodeName{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2357,7 @@ func (x *NodeName) String() string {
 func (*NodeName) ProtoMessage() {}
 
 func (x *NodeName) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2370,7 @@ func (x *NodeName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeName.ProtoReflect.Descriptor instead.
 func (*NodeName) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NodeName) GetName() string {
@@ -2345,7 +2410,7 @@ type Unparsed struct {
 
 func (x *Unparsed) Reset() {
 	*x = Unparsed{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2357,7 +2422,7 @@ func (x *Unparsed) String() string {
 func (*Unparsed) ProtoMessage() {}
 
 func (x *Unparsed) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2370,7 +2435,7 @@ func (x *Unparsed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unparsed.ProtoReflect.Descriptor instead.
 func (*Unparsed) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Unparsed) GetTags() uint64 {
@@ -2413,7 +2478,7 @@ type FloodingRecord struct {
 
 func (x *FloodingRecord) Reset() {
 	*x = FloodingRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2490,7 @@ func (x *FloodingRecord) String() string {
 func (*FloodingRecord) ProtoMessage() {}
 
 func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2503,7 @@ func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FloodingRecord.ProtoReflect.Descriptor instead.
 func (*FloodingRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FloodingRecord) GetIndex() uint32 {
@@ -2521,7 +2586,7 @@ type PoolRecord struct {
 
 func (x *PoolRecord) Reset() {
 	*x = PoolRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2598,7 @@ func (x *PoolRecord) String() string {
 func (*PoolRecord) ProtoMessage() {}
 
 func (x *PoolRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2611,7 @@ func (x *PoolRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
 func (*PoolRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PoolRecord) GetName() string {
@@ -2674,7 +2739,7 @@ type AddressRange struct {
 
 func (x *AddressRange) Reset() {
 	*x = AddressRange{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2751,7 @@ func (x *AddressRange) String() string {
 func (*AddressRange) ProtoMessage() {}
 
 func (x *AddressRange) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2764,7 @@ func (x *AddressRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
 func (*AddressRange) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AddressRange) GetFirst() []byte {
@@ -2763,7 +2828,7 @@ type AllocationRecord struct {
 
 func (x *AllocationRecord) Reset() {
 	*x = AllocationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2775,7 +2840,7 @@ func (x *AllocationRecord) String() string {
 func (*AllocationRecord) ProtoMessage() {}
 
 func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2788,7 +2853,7 @@ func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
 func (*AllocationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AllocationRecord) GetIpam() string {
@@ -2903,6 +2968,70 @@ func (x *AllocationRecord) GetReservedFor() string {
 	return ""
 }
 
+// Hop is one path of a route.
+type RouteRecord_Hop struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the interface.
+	Interface string `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
+	// Link of the interface; empty if it has none.
+	Link string `protobuf:"bytes,2,opt,name=link,proto3" json:"link,omitempty"`
+	// The gateway: 4 or 16 bytes; empty if the route has none.
+	Gateway       []byte `protobuf:"bytes,3,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RouteRecord_Hop) Reset() {
+	*x = RouteRecord_Hop{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RouteRecord_Hop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RouteRecord_Hop) ProtoMessage() {}
+
+func (x *RouteRecord_Hop) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RouteRecord_Hop.ProtoReflect.Descriptor instead.
+func (*RouteRecord_Hop) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
+}
+
+func (x *RouteRecord_Hop) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *RouteRecord_Hop) GetLink() string {
+	if x != nil {
+		return x.Link
+	}
+	return ""
+}
+
+func (x *RouteRecord_Hop) GetGateway() []byte {
+	if x != nil {
+		return x.Gateway
+	}
+	return nil
+}
+
 // Holder is an interface whose neighbour table has the entry.
 type BeliefRecord_Holder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2916,7 +3045,7 @@ type BeliefRecord_Holder struct {
 
 func (x *BeliefRecord_Holder) Reset() {
 	*x = BeliefRecord_Holder{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3057,7 @@ func (x *BeliefRecord_Holder) String() string {
 func (*BeliefRecord_Holder) ProtoMessage() {}
 
 func (x *BeliefRecord_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3070,7 @@ func (x *BeliefRecord_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeliefRecord_Holder.ProtoReflect.Descriptor instead.
 func (*BeliefRecord_Holder) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15, 0}
 }
 
 func (x *BeliefRecord_Holder) GetNamespace() uint32 {
@@ -3009,7 +3138,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\taddresses\x18\x02 \x03(\fR\taddresses\":\n" +
 	"\x0eBeliefQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\fR\aaddress\"\xbd\x02\n" +
+	"\aaddress\x18\x02 \x01(\fR\aaddress\"\xee\x02\n" +
 	"\fBeliefAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x124\n" +
 	"\abeliefs\x18\x02 \x03(\v2\x1a.ipwitness.v1.BeliefRecordR\abeliefs\x12\x16\n" +
@@ -3017,7 +3146,15 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\ttruncated\x18\x04 \x01(\bR\ttruncated\x12\x19\n" +
 	"\bown_only\x18\x05 \x01(\bR\aownOnly\x12Q\n" +
 	"\x11translations_read\x18\x06 \x01(\x0e2$.ipwitness.v1.TranslationRecord.ReadR\x10translationsRead\x12C\n" +
-	"\ftranslations\x18\a \x03(\v2\x1f.ipwitness.v1.TranslationRecordR\ftranslations\"\xf6\x02\n" +
+	"\ftranslations\x18\a \x03(\v2\x1f.ipwitness.v1.TranslationRecordR\ftranslations\x12/\n" +
+	"\x05route\x18\b \x01(\v2\x19.ipwitness.v1.RouteRecordR\x05route\"\xc9\x01\n" +
+	"\vRouteRecord\x124\n" +
+	"\x04kind\x18\x01 \x01(\x0e2 .ipwitness.v1.Senders.Route.KindR\x04kind\x121\n" +
+	"\x04hops\x18\x02 \x03(\v2\x1d.ipwitness.v1.RouteRecord.HopR\x04hops\x1aQ\n" +
+	"\x03Hop\x12\x1c\n" +
+	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x12\n" +
+	"\x04link\x18\x02 \x01(\tR\x04link\x12\x18\n" +
+	"\agateway\x18\x03 \x01(\fR\agateway\"\xf6\x02\n" +
 	"\x11TranslationRecord\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\fR\x06source\x12\x1f\n" +
@@ -3262,7 +3399,7 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(TranslationRecord_Read)(0),     // 0: ipwitness.v1.TranslationRecord.Read
 	(LinkRecord_Kind)(0),            // 1: ipwitness.v1.LinkRecord.Kind
@@ -3279,85 +3416,91 @@ var file_ipwitness_v1_report_proto_goTypes = []any{
 	(*Check)(nil),                   // 12: ipwitness.v1.Check
 	(*BeliefQuestion)(nil),          // 13: ipwitness.v1.BeliefQuestion
 	(*BeliefAnswer)(nil),            // 14: ipwitness.v1.BeliefAnswer
-	(*TranslationRecord)(nil),       // 15: ipwitness.v1.TranslationRecord
-	(*Hello)(nil),                   // 16: ipwitness.v1.Hello
-	(*NamespaceRecord)(nil),         // 17: ipwitness.v1.NamespaceRecord
-	(*LinkRecord)(nil),              // 18: ipwitness.v1.LinkRecord
-	(*InterfaceRecord)(nil),         // 19: ipwitness.v1.InterfaceRecord
-	(*ClaimRecord)(nil),             // 20: ipwitness.v1.ClaimRecord
-	(*BeliefRecord)(nil),            // 21: ipwitness.v1.BeliefRecord
-	(*StatusRecord)(nil),            // 22: ipwitness.v1.StatusRecord
-	(*NodeName)(nil),                // 23: ipwitness.v1.NodeName
-	(*Unparsed)(nil),                // 24: ipwitness.v1.Unparsed
-	(*FloodingRecord)(nil),          // 25: ipwitness.v1.FloodingRecord
-	(*PoolRecord)(nil),              // 26: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 27: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 28: ipwitness.v1.AllocationRecord
-	(*BeliefRecord_Holder)(nil),     // 29: ipwitness.v1.BeliefRecord.Holder
-	(*timestamppb.Timestamp)(nil),   // 30: google.protobuf.Timestamp
-	(*Workload)(nil),                // 31: ipwitness.v1.Workload
-	(*Intended)(nil),                // 32: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 33: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 34: google.protobuf.Duration
-	(*Node_Port)(nil),               // 35: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 36: ipwitness.v1.Pool.State
+	(*RouteRecord)(nil),             // 15: ipwitness.v1.RouteRecord
+	(*TranslationRecord)(nil),       // 16: ipwitness.v1.TranslationRecord
+	(*Hello)(nil),                   // 17: ipwitness.v1.Hello
+	(*NamespaceRecord)(nil),         // 18: ipwitness.v1.NamespaceRecord
+	(*LinkRecord)(nil),              // 19: ipwitness.v1.LinkRecord
+	(*InterfaceRecord)(nil),         // 20: ipwitness.v1.InterfaceRecord
+	(*ClaimRecord)(nil),             // 21: ipwitness.v1.ClaimRecord
+	(*BeliefRecord)(nil),            // 22: ipwitness.v1.BeliefRecord
+	(*StatusRecord)(nil),            // 23: ipwitness.v1.StatusRecord
+	(*NodeName)(nil),                // 24: ipwitness.v1.NodeName
+	(*Unparsed)(nil),                // 25: ipwitness.v1.Unparsed
+	(*FloodingRecord)(nil),          // 26: ipwitness.v1.FloodingRecord
+	(*PoolRecord)(nil),              // 27: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 28: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 29: ipwitness.v1.AllocationRecord
+	(*RouteRecord_Hop)(nil),         // 30: ipwitness.v1.RouteRecord.Hop
+	(*BeliefRecord_Holder)(nil),     // 31: ipwitness.v1.BeliefRecord.Holder
+	(*timestamppb.Timestamp)(nil),   // 32: google.protobuf.Timestamp
+	(Senders_Route_Kind)(0),         // 33: ipwitness.v1.Senders.Route.Kind
+	(*Workload)(nil),                // 34: ipwitness.v1.Workload
+	(*Intended)(nil),                // 35: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 36: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
+	(*Node_Port)(nil),               // 38: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 39: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
-	16, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
-	17, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
-	18, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
-	19, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
-	20, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
-	22, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
+	17, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
+	18, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
+	19, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
+	20, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
+	21, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
+	23, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
 	8,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	26, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	28, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	21, // 9: ipwitness.v1.ReportRequest.beliefs:type_name -> ipwitness.v1.BeliefRecord
+	27, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	29, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	22, // 9: ipwitness.v1.ReportRequest.beliefs:type_name -> ipwitness.v1.BeliefRecord
 	14, // 10: ipwitness.v1.ReportRequest.answers:type_name -> ipwitness.v1.BeliefAnswer
-	30, // 11: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	32, // 11: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
 	11, // 12: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
 	12, // 13: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
 	10, // 14: ipwitness.v1.ReportResponse.departures:type_name -> ipwitness.v1.Departure
 	13, // 15: ipwitness.v1.ReportResponse.questions:type_name -> ipwitness.v1.BeliefQuestion
-	21, // 16: ipwitness.v1.BeliefAnswer.beliefs:type_name -> ipwitness.v1.BeliefRecord
+	22, // 16: ipwitness.v1.BeliefAnswer.beliefs:type_name -> ipwitness.v1.BeliefRecord
 	0,  // 17: ipwitness.v1.BeliefAnswer.translations_read:type_name -> ipwitness.v1.TranslationRecord.Read
-	15, // 18: ipwitness.v1.BeliefAnswer.translations:type_name -> ipwitness.v1.TranslationRecord
-	30, // 19: ipwitness.v1.TranslationRecord.existed_at:type_name -> google.protobuf.Timestamp
-	31, // 20: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	30, // 21: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	32, // 22: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
-	1,  // 23: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
-	2,  // 24: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	33, // 25: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	30, // 26: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	30, // 27: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	30, // 28: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	34, // 29: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	34, // 30: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	3,  // 31: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
-	4,  // 32: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
-	5,  // 33: ipwitness.v1.BeliefRecord.state:type_name -> ipwitness.v1.BeliefRecord.State
-	29, // 34: ipwitness.v1.BeliefRecord.holders:type_name -> ipwitness.v1.BeliefRecord.Holder
-	30, // 35: ipwitness.v1.BeliefRecord.first_seen:type_name -> google.protobuf.Timestamp
-	35, // 36: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	24, // 37: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
-	25, // 38: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
-	23, // 39: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
-	6,  // 40: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
-	30, // 41: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
-	27, // 42: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	36, // 43: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	30, // 44: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	30, // 45: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	30, // 46: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
-	30, // 47: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
-	7,  // 48: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	9,  // 49: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	49, // [49:50] is the sub-list for method output_type
-	48, // [48:49] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	16, // 18: ipwitness.v1.BeliefAnswer.translations:type_name -> ipwitness.v1.TranslationRecord
+	15, // 19: ipwitness.v1.BeliefAnswer.route:type_name -> ipwitness.v1.RouteRecord
+	33, // 20: ipwitness.v1.RouteRecord.kind:type_name -> ipwitness.v1.Senders.Route.Kind
+	30, // 21: ipwitness.v1.RouteRecord.hops:type_name -> ipwitness.v1.RouteRecord.Hop
+	32, // 22: ipwitness.v1.TranslationRecord.existed_at:type_name -> google.protobuf.Timestamp
+	34, // 23: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	32, // 24: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	35, // 25: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	1,  // 26: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
+	2,  // 27: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
+	36, // 28: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	32, // 29: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	32, // 30: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	32, // 31: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	37, // 32: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	37, // 33: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	3,  // 34: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
+	4,  // 35: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
+	5,  // 36: ipwitness.v1.BeliefRecord.state:type_name -> ipwitness.v1.BeliefRecord.State
+	31, // 37: ipwitness.v1.BeliefRecord.holders:type_name -> ipwitness.v1.BeliefRecord.Holder
+	32, // 38: ipwitness.v1.BeliefRecord.first_seen:type_name -> google.protobuf.Timestamp
+	38, // 39: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	25, // 40: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
+	26, // 41: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
+	24, // 42: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
+	6,  // 43: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
+	32, // 44: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
+	28, // 45: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	39, // 46: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	32, // 47: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	32, // 48: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	32, // 49: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
+	32, // 50: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
+	7,  // 51: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	9,  // 52: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	52, // [52:53] is the sub-list for method output_type
+	51, // [51:52] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -3372,7 +3515,7 @@ func file_ipwitness_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

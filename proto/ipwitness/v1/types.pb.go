@@ -665,6 +665,63 @@ func (Senders_Unseen_Reason) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 2, 0}
 }
 
+// Kind is the kind of a route.
+type Senders_Route_Kind int32
+
+const (
+	// Never sent.
+	Senders_Route_UNSPECIFIED Senders_Route_Kind = 0
+	// The node sends packets through interfaces.
+	Senders_Route_PATHS Senders_Route_Kind = 1
+	// The node keeps packets.
+	Senders_Route_LOCAL Senders_Route_Kind = 2
+	// There is no route, or one that drops packets.
+	Senders_Route_NONE Senders_Route_Kind = 3
+)
+
+// Enum value maps for Senders_Route_Kind.
+var (
+	Senders_Route_Kind_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "PATHS",
+		2: "LOCAL",
+		3: "NONE",
+	}
+	Senders_Route_Kind_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"PATHS":       1,
+		"LOCAL":       2,
+		"NONE":        3,
+	}
+)
+
+func (x Senders_Route_Kind) Enum() *Senders_Route_Kind {
+	p := new(Senders_Route_Kind)
+	*p = x
+	return p
+}
+
+func (x Senders_Route_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Senders_Route_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[10].Descriptor()
+}
+
+func (Senders_Route_Kind) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[10]
+}
+
+func (x Senders_Route_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Senders_Route_Kind.Descriptor instead.
+func (Senders_Route_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 3, 0}
+}
+
 // State says how far the allocations of a pool are known.
 type Pool_State int32
 
@@ -714,11 +771,11 @@ func (x Pool_State) String() string {
 }
 
 func (Pool_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[10].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[11].Descriptor()
 }
 
 func (Pool_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[10]
+	return &file_ipwitness_v1_types_proto_enumTypes[11]
 }
 
 func (x Pool_State) Number() protoreflect.EnumNumber {
@@ -767,11 +824,11 @@ func (x Node_State) String() string {
 }
 
 func (Node_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[11].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[12].Descriptor()
 }
 
 func (Node_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[11]
+	return &file_ipwitness_v1_types_proto_enumTypes[12]
 }
 
 func (x Node_State) Number() protoreflect.EnumNumber {
@@ -824,11 +881,11 @@ func (x Cluster_State) String() string {
 }
 
 func (Cluster_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[12].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[13].Descriptor()
 }
 
 func (Cluster_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[12]
+	return &file_ipwitness_v1_types_proto_enumTypes[13]
 }
 
 func (x Cluster_State) Number() protoreflect.EnumNumber {
@@ -881,11 +938,11 @@ func (x Coverage_Unknown) String() string {
 }
 
 func (Coverage_Unknown) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[13].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[14].Descriptor()
 }
 
 func (Coverage_Unknown) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[13]
+	return &file_ipwitness_v1_types_proto_enumTypes[14]
 }
 
 func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
@@ -944,11 +1001,11 @@ func (x Awaited_What) String() string {
 }
 
 func (Awaited_What) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[14].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[15].Descriptor()
 }
 
 func (Awaited_What) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[14]
+	return &file_ipwitness_v1_types_proto_enumTypes[15]
 }
 
 func (x Awaited_What) Number() protoreflect.EnumNumber {
@@ -3309,8 +3366,10 @@ type Senders struct {
 	Translations []*Senders_Translation `protobuf:"bytes,5,rep,name=translations,proto3" json:"translations,omitempty"`
 	// Number of these translations.
 	TranslationCount uint32 `protobuf:"varint,6,opt,name=translation_count,json=translationCount,proto3" json:"translation_count,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Routes of the nodes that were asked, those that most nodes have first.
+	Routes        []*Senders_Route `protobuf:"bytes,7,rep,name=routes,proto3" json:"routes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Senders) Reset() {
@@ -3383,6 +3442,13 @@ func (x *Senders) GetTranslationCount() uint32 {
 		return x.TranslationCount
 	}
 	return 0
+}
+
+func (x *Senders) GetRoutes() []*Senders_Route {
+	if x != nil {
+		return x.Routes
+	}
+	return nil
 }
 
 // Remembered is an earlier state of IPAM records, which cannot be observed again. The aggregator reads
@@ -4827,6 +4893,99 @@ func (x *Senders_Unseen) GetCount() uint32 {
 	return 0
 }
 
+// Route is where nodes send packets of their own for the address, by their routing tables and the rules for packets without a
+// mark.
+type Senders_Route struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of the nodes, at most 32.
+	Nodes []string `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// Number of these nodes.
+	Count uint32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Which kind of route it is.
+	Kind Senders_Route_Kind `protobuf:"varint,3,opt,name=kind,proto3,enum=ipwitness.v1.Senders_Route_Kind" json:"kind,omitempty"`
+	// Paths of the route; several if the node shares packets between them.
+	Hops []*Senders_Route_Hop `protobuf:"bytes,4,rep,name=hops,proto3" json:"hops,omitempty"`
+	// Owners to which it leads, as indexes in ExplainResponse.owners: those on the links at which packets arrive, also
+	// by way of other nodes that were asked. Which of several on one link gets the packets is up to neighbour tables.
+	Owners []uint32 `protobuf:"varint,5,rep,packed,name=owners,proto3" json:"owners,omitempty"`
+	// True if it is not known where some paths lead. Otherwise the route leads to no other owner in a conflict or finding.
+	Partly        bool `protobuf:"varint,6,opt,name=partly,proto3" json:"partly,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Senders_Route) Reset() {
+	*x = Senders_Route{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Senders_Route) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Senders_Route) ProtoMessage() {}
+
+func (x *Senders_Route) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Senders_Route.ProtoReflect.Descriptor instead.
+func (*Senders_Route) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 3}
+}
+
+func (x *Senders_Route) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Senders_Route) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Senders_Route) GetKind() Senders_Route_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Senders_Route_UNSPECIFIED
+}
+
+func (x *Senders_Route) GetHops() []*Senders_Route_Hop {
+	if x != nil {
+		return x.Hops
+	}
+	return nil
+}
+
+func (x *Senders_Route) GetOwners() []uint32 {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+func (x *Senders_Route) GetPartly() bool {
+	if x != nil {
+		return x.Partly
+	}
+	return false
+}
+
 // Translation is an entry of the connection tracking of a node that sends packets for another destination to the
 // address (DNAT), such as those for a Service.
 type Senders_Translation struct {
@@ -4855,7 +5014,7 @@ type Senders_Translation struct {
 
 func (x *Senders_Translation) Reset() {
 	*x = Senders_Translation{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4867,7 +5026,7 @@ func (x *Senders_Translation) String() string {
 func (*Senders_Translation) ProtoMessage() {}
 
 func (x *Senders_Translation) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4880,7 +5039,7 @@ func (x *Senders_Translation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Senders_Translation.ProtoReflect.Descriptor instead.
 func (*Senders_Translation) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 3}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 4}
 }
 
 func (x *Senders_Translation) GetNode() string {
@@ -4946,6 +5105,70 @@ func (x *Senders_Translation) GetZone() uint32 {
 	return 0
 }
 
+// Hop is one path of a route.
+type Senders_Route_Hop struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the interface.
+	Interface string `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
+	// The gateway; empty if the route has none.
+	Gateway string `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	// Node that has the address of the gateway; empty if none is known, or several.
+	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Senders_Route_Hop) Reset() {
+	*x = Senders_Route_Hop{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Senders_Route_Hop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Senders_Route_Hop) ProtoMessage() {}
+
+func (x *Senders_Route_Hop) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Senders_Route_Hop.ProtoReflect.Descriptor instead.
+func (*Senders_Route_Hop) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 3, 0}
+}
+
+func (x *Senders_Route_Hop) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *Senders_Route_Hop) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
+func (x *Senders_Route_Hop) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
 // Sample is the use of a pool from a time until the next sample.
 type Pool_Sample struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4959,7 +5182,7 @@ type Pool_Sample struct {
 
 func (x *Pool_Sample) Reset() {
 	*x = Pool_Sample{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4971,7 +5194,7 @@ func (x *Pool_Sample) String() string {
 func (*Pool_Sample) ProtoMessage() {}
 
 func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5014,7 +5237,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5026,7 +5249,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5077,7 +5300,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[38]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5089,7 +5312,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[38]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5429,14 +5652,15 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"\x06IN_USE\x10\x01\x12\r\n" +
 	"\tPERMANENT\x10\x02\x12\a\n" +
-	"\x03OLD\x10\x03\"\x80\v\n" +
+	"\x03OLD\x10\x03\"\x92\x0e\n" +
 	"\aSenders\x12<\n" +
 	"\treceivers\x18\x01 \x03(\v2\x1e.ipwitness.v1.Senders.ReceiverR\treceivers\x124\n" +
 	"\x06unseen\x18\x02 \x03(\v2\x1c.ipwitness.v1.Senders.UnseenR\x06unseen\x12\x1a\n" +
 	"\bservices\x18\x03 \x03(\tR\bservices\x12#\n" +
 	"\rservice_count\x18\x04 \x01(\rR\fserviceCount\x12E\n" +
 	"\ftranslations\x18\x05 \x03(\v2!.ipwitness.v1.Senders.TranslationR\ftranslations\x12+\n" +
-	"\x11translation_count\x18\x06 \x01(\rR\x10translationCount\x1a\xe7\x01\n" +
+	"\x11translation_count\x18\x06 \x01(\rR\x10translationCount\x123\n" +
+	"\x06routes\x18\a \x03(\v2\x1b.ipwitness.v1.Senders.RouteR\x06routes\x1a\xe7\x01\n" +
 	"\bReceiver\x12\x10\n" +
 	"\x03mac\x18\x01 \x01(\tR\x03mac\x12\x16\n" +
 	"\x06owners\x18\x02 \x03(\rR\x06owners\x122\n" +
@@ -5470,7 +5694,23 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x1aTRANSLATIONS_NOT_PERMITTED\x10\n" +
 	"\x12\x1e\n" +
 	"\x1aTRANSLATIONS_NOT_SUPPORTED\x10\v\x12\x17\n" +
-	"\x13TRANSLATIONS_FAILED\x10\f\x1a\xa6\x02\n" +
+	"\x13TRANSLATIONS_FAILED\x10\f\x1a\xda\x02\n" +
+	"\x05Route\x12\x14\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\x124\n" +
+	"\x04kind\x18\x03 \x01(\x0e2 .ipwitness.v1.Senders.Route.KindR\x04kind\x123\n" +
+	"\x04hops\x18\x04 \x03(\v2\x1f.ipwitness.v1.Senders.Route.HopR\x04hops\x12\x16\n" +
+	"\x06owners\x18\x05 \x03(\rR\x06owners\x12\x16\n" +
+	"\x06partly\x18\x06 \x01(\bR\x06partly\x1aQ\n" +
+	"\x03Hop\x12\x1c\n" +
+	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x18\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"7\n" +
+	"\x04Kind\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\t\n" +
+	"\x05PATHS\x10\x01\x12\t\n" +
+	"\x05LOCAL\x10\x02\x12\b\n" +
+	"\x04NONE\x10\x03\x1a\xa6\x02\n" +
 	"\vTranslation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x16\n" +
@@ -5650,8 +5890,8 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_types_proto_rawDescData
 }
 
-var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 15)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 16)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -5663,160 +5903,166 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Finding_Severity)(0),         // 7: ipwitness.v1.Finding.Severity
 	(Belief_State)(0),             // 8: ipwitness.v1.Belief.State
 	(Senders_Unseen_Reason)(0),    // 9: ipwitness.v1.Senders.Unseen.Reason
-	(Pool_State)(0),               // 10: ipwitness.v1.Pool.State
-	(Node_State)(0),               // 11: ipwitness.v1.Node.State
-	(Cluster_State)(0),            // 12: ipwitness.v1.Cluster.State
-	(Coverage_Unknown)(0),         // 13: ipwitness.v1.Coverage.Unknown
-	(Awaited_What)(0),             // 14: ipwitness.v1.Awaited.What
-	(*Workload)(nil),              // 15: ipwitness.v1.Workload
-	(*Controller)(nil),            // 16: ipwitness.v1.Controller
-	(*Intended)(nil),              // 17: ipwitness.v1.Intended
-	(*Evidence)(nil),              // 18: ipwitness.v1.Evidence
-	(*Scope)(nil),                 // 19: ipwitness.v1.Scope
-	(*Owner)(nil),                 // 20: ipwitness.v1.Owner
-	(*PreviousOwner)(nil),         // 21: ipwitness.v1.PreviousOwner
-	(*Conflict)(nil),              // 22: ipwitness.v1.Conflict
-	(*LinkProof)(nil),             // 23: ipwitness.v1.LinkProof
-	(*Action)(nil),                // 24: ipwitness.v1.Action
-	(*Alternative)(nil),           // 25: ipwitness.v1.Alternative
-	(*Exclusion)(nil),             // 26: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 27: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 28: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 29: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 30: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 31: ipwitness.v1.Finding
-	(*Incident)(nil),              // 32: ipwitness.v1.Incident
-	(*Endpoint)(nil),              // 33: ipwitness.v1.Endpoint
-	(*Belief)(nil),                // 34: ipwitness.v1.Belief
-	(*Senders)(nil),               // 35: ipwitness.v1.Senders
-	(*Remembered)(nil),            // 36: ipwitness.v1.Remembered
-	(*Fix)(nil),                   // 37: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 38: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 39: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 40: ipwitness.v1.Node
-	(*Cluster)(nil),               // 41: ipwitness.v1.Cluster
-	(*Election)(nil),              // 42: ipwitness.v1.Election
-	(*Coverage)(nil),              // 43: ipwitness.v1.Coverage
-	(*Awaited)(nil),               // 44: ipwitness.v1.Awaited
-	nil,                           // 45: ipwitness.v1.Workload.SourcesEntry
-	(*Belief_Holder)(nil),         // 46: ipwitness.v1.Belief.Holder
-	(*Senders_Receiver)(nil),      // 47: ipwitness.v1.Senders.Receiver
-	(*Senders_Sender)(nil),        // 48: ipwitness.v1.Senders.Sender
-	(*Senders_Unseen)(nil),        // 49: ipwitness.v1.Senders.Unseen
-	(*Senders_Translation)(nil),   // 50: ipwitness.v1.Senders.Translation
-	(*Pool_Sample)(nil),           // 51: ipwitness.v1.Pool.Sample
-	(*Node_Port)(nil),             // 52: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 53: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 54: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 55: google.protobuf.Duration
+	(Senders_Route_Kind)(0),       // 10: ipwitness.v1.Senders.Route.Kind
+	(Pool_State)(0),               // 11: ipwitness.v1.Pool.State
+	(Node_State)(0),               // 12: ipwitness.v1.Node.State
+	(Cluster_State)(0),            // 13: ipwitness.v1.Cluster.State
+	(Coverage_Unknown)(0),         // 14: ipwitness.v1.Coverage.Unknown
+	(Awaited_What)(0),             // 15: ipwitness.v1.Awaited.What
+	(*Workload)(nil),              // 16: ipwitness.v1.Workload
+	(*Controller)(nil),            // 17: ipwitness.v1.Controller
+	(*Intended)(nil),              // 18: ipwitness.v1.Intended
+	(*Evidence)(nil),              // 19: ipwitness.v1.Evidence
+	(*Scope)(nil),                 // 20: ipwitness.v1.Scope
+	(*Owner)(nil),                 // 21: ipwitness.v1.Owner
+	(*PreviousOwner)(nil),         // 22: ipwitness.v1.PreviousOwner
+	(*Conflict)(nil),              // 23: ipwitness.v1.Conflict
+	(*LinkProof)(nil),             // 24: ipwitness.v1.LinkProof
+	(*Action)(nil),                // 25: ipwitness.v1.Action
+	(*Alternative)(nil),           // 26: ipwitness.v1.Alternative
+	(*Exclusion)(nil),             // 27: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 28: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 29: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 30: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 31: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 32: ipwitness.v1.Finding
+	(*Incident)(nil),              // 33: ipwitness.v1.Incident
+	(*Endpoint)(nil),              // 34: ipwitness.v1.Endpoint
+	(*Belief)(nil),                // 35: ipwitness.v1.Belief
+	(*Senders)(nil),               // 36: ipwitness.v1.Senders
+	(*Remembered)(nil),            // 37: ipwitness.v1.Remembered
+	(*Fix)(nil),                   // 38: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 39: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 40: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 41: ipwitness.v1.Node
+	(*Cluster)(nil),               // 42: ipwitness.v1.Cluster
+	(*Election)(nil),              // 43: ipwitness.v1.Election
+	(*Coverage)(nil),              // 44: ipwitness.v1.Coverage
+	(*Awaited)(nil),               // 45: ipwitness.v1.Awaited
+	nil,                           // 46: ipwitness.v1.Workload.SourcesEntry
+	(*Belief_Holder)(nil),         // 47: ipwitness.v1.Belief.Holder
+	(*Senders_Receiver)(nil),      // 48: ipwitness.v1.Senders.Receiver
+	(*Senders_Sender)(nil),        // 49: ipwitness.v1.Senders.Sender
+	(*Senders_Unseen)(nil),        // 50: ipwitness.v1.Senders.Unseen
+	(*Senders_Route)(nil),         // 51: ipwitness.v1.Senders.Route
+	(*Senders_Translation)(nil),   // 52: ipwitness.v1.Senders.Translation
+	(*Senders_Route_Hop)(nil),     // 53: ipwitness.v1.Senders.Route.Hop
+	(*Pool_Sample)(nil),           // 54: ipwitness.v1.Pool.Sample
+	(*Node_Port)(nil),             // 55: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 56: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 57: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 58: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,   // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	45,  // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
-	16,  // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	54,  // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	46,  // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	17,  // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	57,  // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,   // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	54,  // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	54,  // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	57,  // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	57,  // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,   // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	19,  // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	15,  // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	18,  // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	54,  // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	54,  // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	20,  // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	16,  // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	19,  // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	57,  // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	57,  // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,   // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	54,  // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	17,  // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	21,  // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
-	15,  // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
-	54,  // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
-	54,  // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
-	55,  // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
-	19,  // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	57,  // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	18,  // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	22,  // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
+	16,  // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
+	57,  // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	57,  // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	58,  // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	20,  // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,   // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	20,  // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	54,  // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	54,  // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	54,  // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	30,  // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	28,  // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	26,  // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	27,  // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	39,  // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	21,  // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	57,  // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	57,  // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	57,  // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	31,  // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	29,  // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	27,  // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	28,  // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	40,  // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
 	5,   // 32: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
-	24,  // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
-	36,  // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
-	25,  // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
-	24,  // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	54,  // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	54,  // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	25,  // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
+	37,  // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
+	26,  // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
+	25,  // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
+	57,  // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	57,  // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	6,   // 39: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	54,  // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	54,  // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	54,  // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	54,  // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	54,  // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	57,  // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	57,  // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	57,  // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	57,  // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	57,  // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	7,   // 45: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	20,  // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	39,  // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	38,  // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	37,  // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
-	24,  // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
-	21,  // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
-	36,  // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
-	34,  // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
-	33,  // 54: ipwitness.v1.Finding.endpoints:type_name -> ipwitness.v1.Endpoint
-	50,  // 55: ipwitness.v1.Finding.translations:type_name -> ipwitness.v1.Senders.Translation
-	38,  // 56: ipwitness.v1.Incident.pool:type_name -> ipwitness.v1.Pool
-	54,  // 57: ipwitness.v1.Incident.detected_at:type_name -> google.protobuf.Timestamp
+	21,  // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	40,  // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	39,  // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	38,  // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	25,  // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
+	22,  // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
+	37,  // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
+	35,  // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
+	34,  // 54: ipwitness.v1.Finding.endpoints:type_name -> ipwitness.v1.Endpoint
+	52,  // 55: ipwitness.v1.Finding.translations:type_name -> ipwitness.v1.Senders.Translation
+	39,  // 56: ipwitness.v1.Incident.pool:type_name -> ipwitness.v1.Pool
+	57,  // 57: ipwitness.v1.Incident.detected_at:type_name -> google.protobuf.Timestamp
 	7,   // 58: ipwitness.v1.Incident.severity:type_name -> ipwitness.v1.Finding.Severity
-	24,  // 59: ipwitness.v1.Incident.remedy:type_name -> ipwitness.v1.Action
+	25,  // 59: ipwitness.v1.Incident.remedy:type_name -> ipwitness.v1.Action
 	8,   // 60: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
-	46,  // 61: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
-	54,  // 62: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
-	21,  // 63: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
-	15,  // 64: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
-	47,  // 65: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
-	49,  // 66: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
-	50,  // 67: ipwitness.v1.Senders.translations:type_name -> ipwitness.v1.Senders.Translation
-	39,  // 68: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
-	54,  // 69: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
-	54,  // 70: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
-	10,  // 71: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	55,  // 72: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	51,  // 73: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
-	54,  // 74: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	11,  // 75: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	54,  // 76: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	54,  // 77: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	55,  // 78: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	55,  // 79: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	53,  // 80: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	12,  // 81: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
-	54,  // 82: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
-	55,  // 83: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
-	54,  // 84: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
-	54,  // 85: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
-	43,  // 86: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
-	13,  // 87: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	44,  // 88: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
-	14,  // 89: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
-	15,  // 90: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
-	15,  // 91: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
-	48,  // 92: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
-	15,  // 93: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
-	8,   // 94: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
-	9,   // 95: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
-	15,  // 96: ipwitness.v1.Senders.Translation.workload:type_name -> ipwitness.v1.Workload
-	54,  // 97: ipwitness.v1.Senders.Translation.existed_at:type_name -> google.protobuf.Timestamp
-	54,  // 98: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
-	15,  // 99: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	54,  // 100: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	101, // [101:101] is the sub-list for method output_type
-	101, // [101:101] is the sub-list for method input_type
-	101, // [101:101] is the sub-list for extension type_name
-	101, // [101:101] is the sub-list for extension extendee
-	0,   // [0:101] is the sub-list for field type_name
+	47,  // 61: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
+	57,  // 62: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
+	22,  // 63: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
+	16,  // 64: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
+	48,  // 65: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
+	50,  // 66: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
+	52,  // 67: ipwitness.v1.Senders.translations:type_name -> ipwitness.v1.Senders.Translation
+	51,  // 68: ipwitness.v1.Senders.routes:type_name -> ipwitness.v1.Senders.Route
+	40,  // 69: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
+	57,  // 70: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
+	57,  // 71: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
+	11,  // 72: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	58,  // 73: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	54,  // 74: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
+	57,  // 75: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	12,  // 76: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	57,  // 77: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	57,  // 78: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	58,  // 79: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	58,  // 80: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	56,  // 81: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	13,  // 82: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	57,  // 83: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	58,  // 84: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	57,  // 85: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	57,  // 86: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	44,  // 87: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	14,  // 88: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	45,  // 89: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
+	15,  // 90: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
+	16,  // 91: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
+	16,  // 92: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
+	49,  // 93: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
+	16,  // 94: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
+	8,   // 95: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
+	9,   // 96: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
+	10,  // 97: ipwitness.v1.Senders.Route.kind:type_name -> ipwitness.v1.Senders.Route.Kind
+	53,  // 98: ipwitness.v1.Senders.Route.hops:type_name -> ipwitness.v1.Senders.Route.Hop
+	16,  // 99: ipwitness.v1.Senders.Translation.workload:type_name -> ipwitness.v1.Workload
+	57,  // 100: ipwitness.v1.Senders.Translation.existed_at:type_name -> google.protobuf.Timestamp
+	57,  // 101: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
+	16,  // 102: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	57,  // 103: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	104, // [104:104] is the sub-list for method output_type
+	104, // [104:104] is the sub-list for method input_type
+	104, // [104:104] is the sub-list for extension type_name
+	104, // [104:104] is the sub-list for extension extendee
+	0,   // [0:104] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -5830,8 +6076,8 @@ func file_ipwitness_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
-			NumEnums:      15,
-			NumMessages:   39,
+			NumEnums:      16,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
