@@ -200,7 +200,11 @@ func TestSettingsAreFlags(t *testing.T) {
 	help := map[string]string{}
 	lines := map[string][]string{"agent": {netlab.AgentOf(binary)}, "aggregator": {binary, "aggregator"}}
 	for command, line := range lines {
-		out, err := exec.Command(line[0], append(slices.Clip(line[1:]), "--help", "--all")...).Output()
+		args := append(slices.Clip(line[1:]), "--help")
+		if command == "aggregator" { // whose help has topics
+			args = append(args, "--all")
+		}
+		out, err := exec.Command(line[0], args...).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
