@@ -158,7 +158,7 @@ func everything(number int) *pb.ReportRequest {
 		Link: machine.Links[0].Name, Address: netip.MustParseAddr(at("0.40")).AsSlice(), Mac: []byte{2, 9, 9, 9, 9, 6}, State: pb.BeliefRecord_PERMANENT, Count: 1,
 		Holders: []*pb.BeliefRecord_Holder{{Namespace: 2, Index: 2}}, Tunnel: []byte{192, 0, 2, 40},
 	}}
-	m.Answers = []*pb.BeliefAnswer{{Route: &pb.RouteRecord{Kind: pb.Senders_Route_PATHS, Hops: []*pb.RouteRecord_Hop{{Interface: "eth0", Link: "eth0"}}}, Translations: []*pb.TranslationRecord{{
+	m.Answers = []*pb.BeliefAnswer{{Route: &pb.RouteRecord{Kind: pb.Senders_Route_PATHS, Hops: []*pb.RouteRecord_Hop{{Interface: "eth0", Link: "eth0", Gateway: []byte{10, 0, 0, 1}}}}, Translations: []*pb.TranslationRecord{{
 		Protocol: unix.IPPROTO_TCP, Source: netip.MustParseAddr(at("0.5")).AsSlice(), Destination: netip.MustParseAddr(at("0.9")).AsSlice(), Port: 80,
 	}}}}
 	m.Status = &pb.StatusRecord{
