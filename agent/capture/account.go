@@ -81,6 +81,12 @@ func (a *Agent) End(at time.Time) error {
 	return a.report(at, nil)
 }
 
+// LeftOut returns the number of claims for which an agent has no room.
+func (a *Agent) LeftOut() uint64 {
+	_, left := a.table.Size()
+	return left
+}
+
 // advance reports what is due before or at a time.
 func (a *Agent) advance(to time.Time) error {
 	for {

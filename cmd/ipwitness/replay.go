@@ -100,6 +100,9 @@ func (r *replayCommand) run(cmd *cobra.Command, names, command []string) error {
 		return err
 	}
 	agg.Advance(end)
+	if left := agent.LeftOut(); left > 0 {
+		frames.failed = append(frames.failed, fmt.Errorf("%d claims are left out: an interface has more than an agent remembers", left))
+	}
 	frames.report(r.sys.stderr)
 	return r.ask(context.WithoutCancel(cmd.Context()), agg, p, end, command) // Ctrl-C ends what writes the capture, such as tcpdump
 }
@@ -236,7 +239,7 @@ func (c *captures) report(w io.Writer) {
 		_, _ = fmt.Fprintln(w, text+".") // stderr
 	}
 	for _, err := range c.failed {
-		_, _ = fmt.Fprintf(w, "Warning: %v: everything before is judged.\n", err)
+		_, _ = fmt.Fprintf(w, "Warning: %v. Everything else is judged.\n", err)
 	}
 	_, _ = fmt.Fprintf(w, "Judged as of %s, after %s. Kernels and IPAM were not asked: a capture shows only who claims an address by frames.\n", last.UTC().Format(time.RFC3339), last.Sub(first).Round(time.Millisecond))
 }

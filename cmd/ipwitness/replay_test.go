@@ -152,7 +152,7 @@ func TestWhatACaptureDoesNotSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, said := replayed(t, 0, cut, "--", "owners")
-	contains(t, said, "Warning: "+cut+": the file ends within a frame: everything before is judged.")
+	contains(t, said, "Warning: "+cut+": the file ends within a frame. Everything else is judged.")
 	for _, test := range []struct {
 		args []string
 		want string
