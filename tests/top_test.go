@@ -119,7 +119,7 @@ func TestTopShowsADuplicateAsItAppears(t *testing.T) {
 	s.shows("Conflict of 10.244.0.8", "10.244.0.8 is held twice", "netns/db1")
 	s.press("x")
 	s.shows("Explanation of 10.244.0.8", "Held by:")
-	s.ask("resize-window", "-x", "120", "-y", "40")
+	s.ask("resize-window", "-x", "120", "-y", "60")
 	s.shows("Explanation of 10.244.0.8", "Rules that applied:")
 	s.press("Escape")
 	s.shows("Conflict of 10.244.0.8")
