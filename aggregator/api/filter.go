@@ -264,7 +264,7 @@ func (f *findingFilter) finding(one live.Matter) bool {
 		return false
 	}
 	workload := filter{namespace: f.namespace, pod: f.pod, word: f.meaning(one.ID, one.Incident).word}
-	if slices.Contains(one.Nodes, workload.word) || one.Pool != nil && workload.partOf(one.Pool.Name) {
+	if slices.Contains(one.Nodes, workload.word) || one.PoolName != "" && workload.partOf(one.PoolName) {
 		workload.word = ""
 	}
 	return !workload.anyOwner() || owned(&workload) ||

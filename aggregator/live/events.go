@@ -128,13 +128,19 @@ type Matter struct {
 	*verdict.Finding
 	Place judge.FindingPlace
 	Nodes []string
+	// PoolName is the name of the pool that the finding is about; empty for none. The pool itself changes with the facts.
+	PoolName string
 	// Incident is the ID of its incident; events set it.
 	Incident string
 }
 
 // MatterOf returns the values of a finding that filters use. It is called with the facts locked.
 func MatterOf(f *judge.Found) Matter {
-	return Matter{Finding: f.Finding, Place: f.Place, Nodes: audit.Nodes(f.Finding)}
+	m := Matter{Finding: f.Finding, Place: f.Place, Nodes: audit.Nodes(f.Finding)}
+	if f.Pool != nil {
+		m.PoolName = f.Pool.Name
+	}
+	return m
 }
 
 // Contest contains the values of a conflict that filters use. The zero value means no conflict.
