@@ -33,48 +33,44 @@ type Hop struct {
 	Via     *Node
 }
 
-// mostNodes limits the nodes through which a route is followed.
-const mostNodes = 8
-
 // LeadsTo returns the owners of address a, as indexes, on the links at which packets of the node arrive. Routes of other nodes say
 // where these pass packets on. sure is set if it is known where all paths lead.
 func (r *Route) LeadsTo(owners []*Owner, a netip.Addr, others []*Route) (got []int, sure bool) {
-	return r.leadsTo(owners, a, others, mostNodes)
-}
-
-func (r *Route) leadsTo(owners []*Owner, a netip.Addr, others []*Route, most int) (got []int, sure bool) {
 	sure = true
 	add := func(i int) {
 		if !slices.Contains(got, i) {
 			got = append(got, i)
 		}
 	}
-	if r.Kind == RouteLocal {
-		for i, o := range owners {
-			if o.Assigned && o.Namespace != nil && o.Namespace.Record == OwnRecord && o.Node.Is(r.Node) {
-				add(i)
+	// Each route is followed once: paths may meet again, and in a loop packets reach nobody else.
+	followed := []*Route{r}
+	for next := 0; next < len(followed); next++ {
+		at := followed[next]
+		if at.Kind == RouteLocal {
+			for i, o := range owners {
+				if o.Assigned && o.Namespace != nil && o.Namespace.Record == OwnRecord && o.Node.Is(at.Node) {
+					add(i)
+				}
 			}
 		}
-	}
-	for _, hop := range r.Hops {
-		next := slices.IndexFunc(others, func(other *Route) bool { return hop.Via != nil && other.Node.Is(hop.Via) })
-		switch {
-		case hop.Gateway.IsValid() && (next < 0 || most == 0):
-			sure = false
-		case hop.Gateway.IsValid():
-			more, known := others[next].leadsTo(owners, a, others, most-1)
-			sure = sure && known
-			for _, i := range more {
-				add(i)
-			}
-		case hop.Link == nil:
-			sure = false
-		default:
-			sure = sure && hop.Inside
-			on := Belief{Link: hop.Link}
-			for i, o := range owners {
-				if on.Meets(o, a) {
-					add(i)
+		for _, hop := range at.Hops {
+			via := slices.IndexFunc(others, func(other *Route) bool { return hop.Via != nil && other.Node.Is(hop.Via) })
+			switch {
+			case hop.Gateway.IsValid() && via < 0:
+				sure = false
+			case hop.Gateway.IsValid():
+				if !slices.ContainsFunc(followed, func(r *Route) bool { return r.Node.Is(hop.Via) }) {
+					followed = append(followed, others[via])
+				}
+			case hop.Link == nil:
+				sure = false
+			default:
+				sure = sure && hop.Inside
+				on := Belief{Link: hop.Link}
+				for i, o := range owners {
+					if on.Meets(o, a) {
+						add(i)
+					}
 				}
 			}
 		}
